@@ -1,0 +1,1 @@
+"""One file a hardware family, found by its file name."""

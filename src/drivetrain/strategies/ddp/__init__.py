@@ -1,0 +1,1 @@
+"""A full replica on every rank; gradients are averaged during backward."""

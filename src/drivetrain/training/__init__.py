@@ -1,0 +1,1 @@
+"""The objects a training loop holds: optimizer, schedule, metrics, random state, profile."""
