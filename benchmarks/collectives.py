@@ -40,7 +40,7 @@ def _measure(rounds: int) -> None:
     from drivetrain import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    comm = accelerator.session.comm
+    comm = accelerator.session.world.comm
     x = torch.arange(WIDTH, dtype=torch.float32)
     room = [torch.empty_like(x) for _ in range(2)]
     calls: dict[str, Callable[[], object]] = {

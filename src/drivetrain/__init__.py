@@ -39,6 +39,7 @@ _HOME = {
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 - the names are text
 
+# ruff: noqa: F401 - for type checkers and editors; at run time `__getattr__` gives these names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from drivetrain.accelerator import Accelerator

@@ -47,9 +47,12 @@ class Session:
 
 
 def open_world(
-    *, cpu: bool = False, device: str | None = None, group: InitProcessGroupKwargs | None = None,
+    *,
+    cpu: bool = False,
+    device: str | None = None,
+    group: InitProcessGroupKwargs | None = None,
     collective_timeout: float | None = None,
-) -> World:  # fmt: skip
+) -> World:
     """Find out where this process is, choose its device, and join its peers.
 
     Args:
@@ -61,35 +64,48 @@ def open_world(
     Raises:
         ConfigError: the environment describes no place that makes sense, or a backend that does not fit the device.
     """
-    platform = _platform("cpu" if cpu else "auto" if device is None else torch.device(device).type)
+    platform = choose_platform("cpu" if cpu else "auto" if device is None else torch.device(device).type)
     env = platform.locate(environ.process_env())
     chosen = torch.device(device) if device is not None and not cpu else platform.device(env.local_rank)
     platform.activate(chosen)
     topology = Topology(
-        rank=env.rank, world_size=env.world_size, local_rank=env.local_rank, local_world_size=env.local_world_size,
-        node_rank=env.node_rank, device=chosen,
-    )  # fmt: skip
+        rank=env.rank,
+        world_size=env.world_size,
+        local_rank=env.local_rank,
+        local_world_size=env.local_world_size,
+        node_rank=env.node_rank,
+        device=chosen,
+    )
     comm = _comm(platform, chosen, env, group, collective_timeout) if topology.is_distributed else LocalComm()
     return World(topology=topology, platform=platform, comm=comm, control=ProcessControl(topology, comm))
 
 
 def _comm(
-    platform: Platform, device: torch.device, env: ProcessEnv, group: InitProcessGroupKwargs | None,
+    platform: Platform,
+    device: torch.device,
+    env: ProcessEnv,
+    group: InitProcessGroupKwargs | None,
     collective_timeout: float | None,
-) -> Comm:  # fmt: skip
+) -> Comm:
     asked = group.to_kwargs() if group is not None else {}
     backend = asked.get("backend", platform.collective_backend)
     timeout: timedelta | None = group.timeout if group is not None and "timeout" in asked else None
     if platform.name == "cpu" and backend == "nccl":
         raise ConfigError("backend='nccl' moves data between GPUs, but this run computes on the CPU. Use 'gloo'.")
     comm = platform.open_comm(
-        backend, device, env, timeout=timeout, collective_timeout=collective_timeout, init_method=asked.get("init_method")
+        backend,
+        device,
+        env,
+        timeout=timeout,
+        collective_timeout=collective_timeout,
+        init_method=asked.get("init_method"),
     )
     shutdown.at_exit(comm)
     return comm
 
 
-def _platform(name: str) -> Platform:
+def choose_platform(name: str = "auto") -> Platform:
+    """The platform called ``name``, or with ``"auto"`` the best one that this machine has."""
     if name != "auto":
         return registry.find("platforms", name, Platform)()
     known = [registry.find("platforms", n, Platform) for n in registry.names("platforms")]
@@ -97,25 +113,34 @@ def _platform(name: str) -> Platform:
 
 
 def open_session(
-    world: World, *, mixed_precision: str, strategy: str = "auto", keep_low_precision_outputs: bool = False,
-    autocast: AutocastKwargs | None = None, ddp: DistributedDataParallelKwargs | None = None,
+    world: World,
+    *,
+    mixed_precision: str,
+    strategy: str = "auto",
+    keep_low_precision_outputs: bool = False,
+    autocast: AutocastKwargs | None = None,
+    ddp: DistributedDataParallelKwargs | None = None,
     scaler: GradScalerKwargs | None = None,
-) -> Session:  # fmt: skip
+) -> Session:
     """Choose precision and strategy for one Accelerator.
 
     Raises:
         ConfigError: the precision cannot run on this platform, or the strategy is unknown.
     """
     precision = policy.choose(
-        mixed_precision, world.platform, keep_low_precision_outputs=keep_low_precision_outputs,
+        mixed_precision,
+        world.platform,
+        keep_low_precision_outputs=keep_low_precision_outputs,
         autocast_enabled=autocast.enabled if autocast else True,
         cache_enabled=autocast.cache_enabled if autocast else None,
-    )  # fmt: skip
+    )
     name = ("ddp" if world.topology.is_distributed else "single") if strategy == "auto" else strategy
     context = StrategyContext(
-        topology=world.topology, platform=world.platform, comm=world.comm, precision=precision, scaler_options=scaler,
+        topology=world.topology,
+        platform=world.platform,
+        comm=world.comm,
+        precision=precision,
+        scaler_options=scaler,
         ddp_options=ddp,
-    )  # fmt: skip
-    return Session(
-        world=world, precision=precision, strategy=registry.find("strategies", name, Strategy)(context)
     )
+    return Session(world=world, precision=precision, strategy=registry.find("strategies", name, Strategy)(context))

@@ -44,3 +44,12 @@ def test_every_page_is_reachable_from_the_readme():
         links = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text(encoding="utf-8"))
         todo += [(page.parent / link).resolve() for link in links if "://" not in link]
     assert {_name(page) for page in PAGES} <= {_name(page) for page in seen}
+
+
+def test_methods_that_the_pages_name_exist():
+    from drivetrain import Accelerator
+
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = set(re.findall(r"\baccelerator\.([a-z]\w*)", text)) - {"py", "main"}
+    assert len(named) > 15
+    assert sorted(name for name in named if not hasattr(Accelerator, name)) == []

@@ -32,7 +32,7 @@ from drivetrain.config.resolve import Settings, in_process
 from drivetrain.core.errors import ConfigError, InputError
 from drivetrain.runtime.accumulation import Accumulation
 from drivetrain.runtime.log import Once
-from drivetrain.session import open_session, open_world
+from drivetrain.session import Session, World, open_session, open_world
 from drivetrain.tracking.base import Tracker, TrackerHub
 from drivetrain.training.scheduler import Unit
 
@@ -109,7 +109,7 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
             kwargs_handlers: options for objects that are built here (DDP, process group, scaler, autocast, profiler).
             dynamo_backend: backend of ``torch.compile``, for models to be compiled with.
             dynamo_plugin: compilation in full.
-            schedule_unit: "optimizer_step" (one step of a schedule per optimizer step) or "process" (one for each rank).
+            schedule_unit: "optimizer_step" (a step of a schedule per optimizer step) or "process" (one for each rank).
             keep_low_precision_outputs: whether model outputs stay in fp16 or bf16 instead of float32.
             collective_timeout: seconds that a collective waits for the other ranks before all end with a report.
 
@@ -130,9 +130,13 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
         )
         self.accumulation.steps = self.settings["gradient_accumulation_steps"] or 1
         _refuse_later_strategies(
-            self.settings, deepspeed=deepspeed_plugin or deepspeed_plugins, fsdp=fsdp_plugin, tp=torch_tp_plugin,
-            megatron_lm=megatron_lm_plugin, parallelism=parallelism_config,
-        )  # fmt: skip
+            self.settings,
+            deepspeed=deepspeed_plugin or deepspeed_plugins,
+            fsdp=fsdp_plugin,
+            tp=torch_tp_plugin,
+            megatron_lm=megatron_lm_plugin,
+            parallelism=parallelism_config,
+        )
         handlers: dict[Any, Any] = sort_handlers(kwargs_handlers)
         self.ddp_handler: DistributedDataParallelKwargs | None = handlers.get(DistributedDataParallelKwargs)
         self.scaler_handler: GradScalerKwargs | None = handlers.get(GradScalerKwargs)
@@ -140,15 +144,7 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
         self.autocast_handler: AutocastKwargs | None = handlers.get(AutocastKwargs)
         self.profile_handler: ProfileKwargs | None = handlers.get(ProfileKwargs)
         self.dynamo_plugin = _dynamo(dynamo_backend, dynamo_plugin, self.settings)
-        self.session = open_session(
-            open_world(
-                cpu=self.settings["cpu"], device=self.settings["torch_device"], group=self.init_handler,
-                collective_timeout=self.settings["collective_timeout"],
-            ),
-            mixed_precision=self.settings["mixed_precision"],
-            keep_low_precision_outputs=self.settings["keep_low_precision_outputs"],
-            autocast=self.autocast_handler, ddp=self.ddp_handler, scaler=self.scaler_handler,
-        )  # fmt: skip
+        self.session = self._open_session(self._open_world())
         unit = self.settings["schedule_unit"] if self.settings.explicit("schedule_unit") else self._default_unit
         self.schedule_unit: Unit = unit
         self.device_placement = device_placement
@@ -158,15 +154,31 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
         self.project_configuration = project_config or ProjectConfiguration()
         if project_dir is not None and self.project_configuration.project_dir is None:
             self.project_configuration.set_directories(os.fspath(project_dir))
-        self._hub = TrackerHub(
-            log_with, self.logging_dir, is_main=self.is_main_process, extra=self._tracker_classes
-        )
+        self._hub = TrackerHub(log_with, self.logging_dir, is_main=self.is_main_process, extra=self._tracker_classes)
         self._once = Once()
         self._triggered = False
         self._models, self._optimizers, self._schedulers = [], [], []
         self._dataloaders, self._custom_objects = [], []
         self._save_hooks: dict[int, Callable[..., Any]] = {}
         self._load_hooks: dict[int, Callable[..., Any]] = {}
+
+    def _open_world(self) -> World:
+        return open_world(
+            cpu=self.settings["cpu"],
+            device=self.settings["torch_device"],
+            group=self.init_handler,
+            collective_timeout=self.settings["collective_timeout"],
+        )
+
+    def _open_session(self, world: World) -> Session:
+        return open_session(
+            world,
+            mixed_precision=self.settings["mixed_precision"],
+            keep_low_precision_outputs=self.settings["keep_low_precision_outputs"],
+            autocast=self.autocast_handler,
+            ddp=self.ddp_handler,
+            scaler=self.scaler_handler,
+        )
 
     # -- settings ------------------------------------------------------------------------------------------------
 
@@ -292,7 +304,9 @@ def _loaders(config: DataLoaderConfiguration | None, split_batches: Any) -> Data
     if split_batches is _UNUSED:
         return config or DataLoaderConfiguration()
     if config is not None:
-        raise ConfigError("split_batches and dataloader_config both say how batches are shared. Give dataloader_config.")
+        raise ConfigError(
+            "split_batches and dataloader_config both say how batches are shared. Give dataloader_config."
+        )
     return DataLoaderConfiguration(split_batches=split_batches)
 
 
@@ -308,18 +322,22 @@ def _dynamo(
     if settings["dynamo_backend"] in (None, "no"):
         return TorchDynamoPlugin()
     return TorchDynamoPlugin(
-        backend=settings["dynamo_backend"], mode=settings["dynamo_mode"], fullgraph=settings["dynamo_use_fullgraph"],
+        backend=settings["dynamo_backend"],
+        mode=settings["dynamo_mode"],
+        fullgraph=settings["dynamo_use_fullgraph"],
         dynamic=settings["dynamo_use_dynamic"] or None,
         use_regional_compilation=settings["dynamo_use_regional_compilation"],
-    )  # fmt: skip
+    )
 
 
 def _refuse_later_strategies(settings: Settings, **plugins: Any) -> None:
     """A strategy that is not there is an error: running something else would train another way, without a word."""
     switches = {
-        "use_fsdp": "FSDP", "use_deepspeed": "DeepSpeed", "use_megatron_lm": "Megatron-LM",
+        "use_fsdp": "FSDP",
+        "use_deepspeed": "DeepSpeed",
+        "use_megatron_lm": "Megatron-LM",
         "use_parallelism_config": "n-d parallelism",
-    }  # fmt: skip
+    }
     asked = [f"{name}_plugin" for name, plugin in plugins.items() if plugin is not None]
     asked += [f"{name} ({settings.source(name)})" for name in switches if settings[name]]
     if asked:

@@ -43,9 +43,13 @@ class Collectives:
             use_gather_object: whether tensors, too, travel as objects (they may then differ in shape).
         """
         return metrics.gather_for_metrics(
-            input_data, self.session.world.comm, self.accumulation.loops.active, use_gather_object=use_gather_object,
-            once=self._once, logger=logger,
-        )  # fmt: skip
+            input_data,
+            self.session.world.comm,
+            self.accumulation.loops.active,
+            use_gather_object=use_gather_object,
+            once=self._once,
+            logger=logger,
+        )
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """Each tensor of ``tensor``, combined element by element over the ranks, times ``scale``.
@@ -58,19 +62,17 @@ class Collectives:
         """
         return collectives.reduce(tensor, self.session.world.comm, reduction, scale)
 
-    def pad_across_processes(
-        self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False
-    ) -> Any:
-        """Each tensor of ``tensor``, padded with ``pad_index`` along ``dim`` to the longest of all ranks, same dtype."""
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
+        """Each tensor of ``tensor``, padded with ``pad_index`` along ``dim`` to the longest of all ranks."""
         return collectives.pad_across_processes(tensor, self.session.world.comm, dim, pad_index, pad_first)
 
     def set_trigger(self) -> None:
         """Raise a flag on this rank, which `check_trigger` sees on all.
 
-            if loss > limit:
-                accelerator.set_trigger()
-            if accelerator.check_trigger():  # on every rank, at the same place
-                break
+        if loss > limit:
+            accelerator.set_trigger()
+        if accelerator.check_trigger():  # on every rank, at the same place
+            break
         """
         self._triggered = True
 
@@ -91,7 +93,7 @@ class Collectives:
         if loop is None or loop.num_valid is None:
             why = "no prepared loader is being read" if loop is None else "its loader does not know"
             raise UsageError(
-                f"num_valid says how many samples of the current batch are real, but {why}. Read it inside the loop over "
-                "a loader that went through prepare()."
+                f"num_valid says how many samples of the current batch are real, but {why}. Read it inside the loop "
+                "over a loader that went through prepare()."
             )
         return loop.num_valid

@@ -87,9 +87,9 @@ class TrainingLoop:
         """Add the gradients of ``loss`` to those of the window.
 
         Without ``weight`` the loss is a mean over the micro-batch, and the window's gradient is the mean of its
-        micro-batches. With ``weight`` the loss is a *sum*, over ``weight`` tokens (or samples): the window's gradient is
-        then the sum over all its micro-batches and all ranks, divided once, at the end, by the sum of all weights. That
-        is exact for micro-batches, and ranks, of different size.
+        micro-batches. With ``weight`` the loss is a *sum*, over ``weight`` tokens (or samples): the window's
+        gradient is then the sum over all its micro-batches and ranks, divided once, at the end, by the sum of all
+        weights. That is exact for micro-batches, and ranks, of different size.
 
         Args:
             loss: one element.
@@ -172,16 +172,16 @@ class TrainingLoop:
 
     def unscale_gradients(self, optimizer: Any = None) -> None:
         """Divide gradients by the loss scale of fp16: those of ``optimizer`` (one, or several), else of all."""
-        chosen = self._optimizers if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+        chosen = (
+            self._optimizers if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+        )
         for one in chosen:
             while isinstance(one, PreparedOptimizer):
                 one = one.optimizer
             if any(p.grad is not None for group in one.param_groups for p in group["params"]):
                 self.session.strategy.unscale(one)
 
-    def clip_grad_norm_(
-        self, parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2
-    ) -> Tensor:
+    def clip_grad_norm_(self, parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2) -> Tensor:
         """Scale the gradients of the window, in place, so that their norm is at most ``max_norm``.
 
         Returns the norm before clipping: 0-d, over all ``parameters`` and, where they are sharded, all shards. Inside a
@@ -265,8 +265,10 @@ def _equal(a: Any, b: Any) -> bool:
 
 def _not_a_loss(loss: Any) -> str:
     if not isinstance(loss, Tensor):
-        return f"backward got a {type(loss).__name__}, not a tensor. Give the loss that the model's output was made into."
+        return (
+            f"backward got a {type(loss).__name__}, not a tensor. Give the loss that the model's output was made into."
+        )
     return (
-        f"backward got a tensor of shape {list(loss.shape)}, which is not one number. Reduce the loss first: loss.mean(), "
-        "or loss.sum() with weight=number of elements."
+        f"backward got a tensor of shape {list(loss.shape)}, which is not one number. Reduce it first: loss.mean(), or "
+        " loss.sum() with weight=number of elements."
     )

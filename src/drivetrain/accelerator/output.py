@@ -82,9 +82,12 @@ class Output:
         weights.save_file(obj, Path(f))
 
     def save_model(
-        self, model: nn.Module, save_directory: str | os.PathLike[str], max_shard_size: int | str = "10GB",
+        self,
+        model: nn.Module,
+        save_directory: str | os.PathLike[str],
+        max_shard_size: int | str = "10GB",
         safe_serialization: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write the whole weights of ``model`` into a folder that `load_checkpoint_in_model` and others read.
 
         All ranks call it; one of them writes. Files appear complete or not at all.

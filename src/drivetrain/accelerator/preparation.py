@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import nn
@@ -22,6 +23,7 @@ from drivetrain.runtime.accumulation import Accumulation
 from drivetrain.runtime.log import Once, get_logger
 from drivetrain.session import Session
 from drivetrain.strategies.base import Bundle
+from drivetrain.training import rng
 from drivetrain.training.optimizer import PreparedOptimizer
 from drivetrain.training.scheduler import PreparedScheduler, Unit
 from drivetrain.transforms import compile as compiling
@@ -77,7 +79,7 @@ class Preparation:
         Raises:
             ConfigError: ``device_placement`` has another length than the arguments.
             UsageError: another Accelerator, which is still in use and set otherwise, has prepared one of the objects.
-            InputError: a model has no weights yet (meta device), or is spread over several devices in a distributed run.
+            InputError: a model has no weights yet (meta device), or is spread over several devices in a run of several.
         """
         if device_placement is None:
             placements: list[bool | None] = [None] * len(args)
@@ -144,13 +146,13 @@ class Preparation:
         empty = next((name for name, p in parameters if p.is_meta), None)
         if empty is not None:
             raise InputError(
-                f"{type(model).__name__} cannot be prepared: its parameter {empty!r} is on the meta device, without values. "
-                "Load the weights first, or build the model outside of init_empty_weights()."
+                f"{type(model).__name__} cannot be prepared: its parameter {empty!r} is on the meta device, without "
+                "values. Load the weights first, or build the model outside of init_empty_weights()."
             )
         if self.use_distributed and len(_device_map(model)) > 1:  # type: ignore[attr-defined]
             raise InputError(
-                f"{type(model).__name__} is spread over {sorted(map(str, _device_map(model)))} (device_map), and cannot be "
-                "replicated on every rank as well. Load it without device_map, or run one process."
+                f"{type(model).__name__} is spread over {sorted(map(str, _device_map(model)))} by device_map, and "
+                "cannot be replicated on every rank as well. Load it without device_map, or run one process."
             )
         here = {p.device for _, p in parameters if not p.is_meta}
         if not self.device_placement and self.use_distributed and any(d.type != self.device.type for d in here):  # type: ignore[attr-defined]
@@ -190,6 +192,7 @@ class Preparation:
             use_stateful_dataloader=config.use_stateful_dataloader,
             comm=world.comm,
             loops=self.accumulation.loops,
+            synchronize=partial(rng.synchronize, comm=world.comm, platform=world.platform),
         )
         self._dataloaders.append(result)
         self._remember(data_loader, result)
@@ -201,10 +204,13 @@ class Preparation:
         if before is not None:
             return before
         result = PreparedOptimizer(
-            optimizer, self.device_placement if device_placement is None else device_placement,
-            self.session.strategy.scaler, strategy=self.session.strategy, accumulation=self.accumulation,
+            optimizer,
+            self.device_placement if device_placement is None else device_placement,
+            self.session.strategy.scaler,
+            strategy=self.session.strategy,
+            accumulation=self.accumulation,
             device=self.session.world.topology.device,
-        )  # fmt: skip
+        )
         self._optimizers.append(result)
         self._remember(optimizer, result)
         return result
@@ -218,10 +224,14 @@ class Preparation:
         tied = [o for o in self._optimizers if own is o or own is o.optimizer]
         num_processes = self.session.world.topology.world_size
         result = PreparedScheduler(
-            scheduler, tied or ([own] if own is not None else list(self._optimizers)),
-            self.step_scheduler_with_optimizer, self.dataloader_config.split_batches, unit=self.schedule_unit,
-            num_processes=num_processes, accumulation=self.accumulation,
-        )  # fmt: skip
+            scheduler,
+            tied or ([own] if own is not None else list(self._optimizers)),
+            self.step_scheduler_with_optimizer,
+            self.dataloader_config.split_batches,
+            unit=self.schedule_unit,
+            num_processes=num_processes,
+            accumulation=self.accumulation,
+        )
         if result.steps_per_call > 1:
             self._once.warning(
                 logger,
@@ -315,8 +325,8 @@ class Preparation:
             how = "with gradient accumulation" if windows else "with other settings"
             raise UsageError(
                 f"this {type(item).__name__} was prepared by another Accelerator that is still in use, {how}: there "
-                f"{_text(origin.settings)}, here {_text(self._settings())}. Prepare it once, or call free_memory() on the "
-                "other Accelerator first."
+                f"{_text(origin.settings)}, here {_text(self._settings())}. Prepare it once, or call free_memory() on "
+                "the other Accelerator first."
             )
 
     def _register(self, result: Any) -> None:
@@ -338,8 +348,8 @@ def _can_prepare(item: Any) -> bool:
 
 def _device_map(model: nn.Module) -> set[Any]:
     """The devices that a device map has spread ``model``, or a module inside it, over."""
-    maps = [m.hf_device_map for m in model.modules() if isinstance(getattr(m, "hf_device_map", None), Mapping)]
-    return {device for one in maps for device in one.values()}
+    maps: list[Any] = [getattr(module, "hf_device_map", None) for module in model.modules()]
+    return {device for one in maps if isinstance(one, Mapping) for device in one.values()}
 
 
 def _evening_sampler(loader: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from drivetrain.config.handlers import ProjectConfiguration
 from drivetrain.config.enums import LoggerType
+from drivetrain.config.handlers import ProjectConfiguration
 from drivetrain.tracking.base import Tracker, TrackerHub
 
 
@@ -55,9 +55,7 @@ class Tracking:
         """
         self._hub.init_trackers(project_name, config, init_kwargs)
 
-    def log(
-        self, values: dict[str, Any], step: int | None = None, log_kwargs: dict[str, dict] | None = None
-    ) -> None:
+    def log(self, values: dict[str, Any], step: int | None = None, log_kwargs: dict[str, dict] | None = None) -> None:
         """Report ``values`` of ``step`` to every tracker, from the main process.
 
         Args:

@@ -16,8 +16,18 @@ from drivetrain.core.errors import ConfigError, InputError
 
 SAFE_NAME, SAFE_PATTERN, SAFE_INDEX = "model.safetensors", "model{suffix}.safetensors", "model.safetensors.index.json"
 BIN_NAME, BIN_PATTERN, BIN_INDEX = "pytorch_model.bin", "pytorch_model{suffix}.bin", "pytorch_model.bin.index.json"
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 
 
 def parse_size(size: int | str) -> int:
@@ -51,9 +61,7 @@ def save_weights(
     Raises:
         InputError: something in ``state`` is not a tensor.
     """
-    for name, value in state.items():
-        if not isinstance(value, Tensor):
-            raise InputError(f"{name!r} in the weights is a {type(value).__name__}, not a tensor.")
+    check_tensors(state)
     folder.mkdir(parents=True, exist_ok=True)
     kept, aliases = _without_aliases(state)
     shards = _shards(kept, parse_size(max_shard_size))
@@ -77,8 +85,16 @@ def save_weights(
 
 def save_file(state: Mapping[str, Tensor], path: Path) -> None:
     """Write named tensors to one safetensors file; names that share memory are written once and noted."""
+    check_tensors(state)
     kept, aliases = _without_aliases(state)
     _write(path, kept, aliases, safe=True)
+
+
+def check_tensors(state: Mapping[str, Any]) -> None:
+    """Raise an `InputError` that names the first value in ``state`` that is not a tensor."""
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name!r} in the weights is a {type(value).__name__}, not a tensor.")
 
 
 def _write(path: Path, tensors: dict[str, Tensor], aliases: dict[str, str], safe: bool) -> None:

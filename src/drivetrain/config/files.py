@@ -1,4 +1,4 @@
-"""Config files: where they are, how the known schema (older keys too) becomes option values, and how they are written."""
+"""Config files: where they are, how the known schema (older keys too) becomes option values, how they are written."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def profile_file(name: str, environ: Mapping[str, str] | None = None) -> str:
     return os.path.join(config_folder(environ), f"{name}.yaml")
 
 
-def chosen_file(
-    config_file: str | None, profile: str | None, environ: Mapping[str, str] | None = None
-) -> str | None:
+def chosen_file(config_file: str | None, profile: str | None, environ: Mapping[str, str] | None = None) -> str | None:
     """The file to read: the named one, the profile's, else the default one if it exists, else None.
 
     Raises:
@@ -89,7 +87,9 @@ def chosen_file(
     path = os.path.expanduser(path)
     if not os.path.isfile(path):
         named = f"profile {profile!r} means" if profile else "named is"
-        raise ConfigError(f"there is no config file {path} ({named} that file). Write one with: config --config_file {path}")
+        raise ConfigError(
+            f"there is no config file {path} ({named} that file). Write one with: config --config_file {path}"
+        )
     return path
 
 
@@ -115,7 +115,9 @@ def read_document(path: str) -> dict[str, Any]:
         raise ConfigError(f"config file {path} cannot be read: {error}.") from None
     document = _parse(text, path)
     if not isinstance(document, dict):
-        raise ConfigError(f"config file {path} holds no keys (found {type(document).__name__}). Write `key: value` lines.")
+        raise ConfigError(
+            f"config file {path} holds no keys (found {type(document).__name__}). Write `key: value` lines."
+        )
     return document
 
 
@@ -150,7 +152,7 @@ def layer_of(document: Mapping[str, Any], path: str) -> dict[str, Setting]:
             _read_section(str(key), value, path, layer)
         elif key == "fp16":
             if value and not document.get("mixed_precision"):
-                layer["mixed_precision"] = Setting("fp16", f"{path}: fp16")
+                layer["mixed_precision"] = Setting("fp16", f"{path}: fp16", True)
         elif key == "distributed_type" and value in OLD_DISTRIBUTED_TYPES:
             _put((key,), OLD_DISTRIBUTED_TYPES[value], path, layer)
         else:
@@ -216,7 +218,7 @@ def _put(key: tuple[str, ...], value: Any, path: str, layer: dict[str, Setting],
     if one is None:
         raise ConfigError(f"config file {path}: unknown key {dotted!r}.{_suggest(key)}")
     if value is not None:
-        layer[one.name] = Setting(one.from_value(value, f"config file {path}: {dotted}"), f"{path}: {dotted}")
+        layer[one.name] = Setting(one.from_value(value, f"config file {path}: {dotted}"), f"{path}: {dotted}", True)
 
 
 def _suggest(key: tuple[str, ...]) -> str:
@@ -233,12 +235,13 @@ def _paradigm(document: Mapping[str, Any], path: str, layer: dict[str, Setting])
     kind = layer.get("distributed_type")
     if kind is not None:
         switch = PARADIGM_OF_TYPE.get(kind.value, "multi_gpu")
-        if switch is not None:
-            layer[switch] = Setting(True, f"{kind.source} {kind.value}")
+        uses_cpu = "cpu" in layer and layer["cpu"].value
+        if switch is not None and not (switch == "multi_gpu" and uses_cpu):
+            layer[switch] = Setting(True, f"{kind.source} {kind.value}", True)
         if kind.value == "NO" and "num_processes" not in layer:
-            layer["num_processes"] = Setting(1, kind.source + " NO")
+            layer["num_processes"] = Setting(1, kind.source + " NO", True)
     if document.get("parallelism_config"):
-        layer["use_parallelism_config"] = Setting(True, f"{path}: parallelism_config")
+        layer["use_parallelism_config"] = Setting(True, f"{path}: parallelism_config", True)
 
 
 _BY_KEY: dict[tuple[str, ...], Option] = {one.key: one for one in OPTIONS if one.key}

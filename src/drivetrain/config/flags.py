@@ -101,9 +101,7 @@ def read_with_argparse(argv: Sequence[str], prog: str) -> CommandLine:
 
         wrong = extra[0].partition("=")[0]
         parser.error(f"unknown flag {wrong}.{nearest(wrong, _all_spellings())}")
-    values = {
-        name: value for name, value in vars(namespace).items() if isinstance(value, Setting) and name in BY_NAME
-    }
+    values = {name: value for name, value in vars(namespace).items() if isinstance(value, Setting) and name in BY_NAME}
     return CommandLine(values, script, script_args)
 
 
@@ -144,7 +142,8 @@ def build_parser(
             description="Start a training script on one or more processes.",
             epilog="Flags may be written with - or _. A switch --x is turned off by --no_x. Everything after the "
             "script belongs to the script. Flags of one backend are shown when its own flag is given as well: "
-            "--multi_gpu, --use_fsdp, --use_deepspeed, --use_megatron_lm, --use_parallelism_config, --tpu, --fp8_backend.",
+            "--multi_gpu, --use_fsdp, --use_deepspeed, --use_megatron_lm, --use_parallelism_config, --tpu, "
+            "--fp8_backend.",
         )
     parser.add_argument("training_script", help="Script to run, or a module with -m.")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="Arguments of the script.")

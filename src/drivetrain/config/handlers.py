@@ -1,4 +1,4 @@
-"""Option objects a script hands to the `Accelerator`. Frozen in spirit: the library reads them and never writes them."""
+"""Option objects a script hands to the `Accelerator`: the library reads them and never writes them."""
 
 from __future__ import annotations
 

@@ -282,7 +282,9 @@ def _own() -> list[Option]:
 
 
 def _file_only() -> list[Option]:
-    def plain(name: str, default: object, text: str, key: str = "", kind: str = "str", group: str = SAGEMAKER) -> Option:
+    def plain(
+        name: str, default: object, text: str, key: str = "", kind: str = "str", group: str = SAGEMAKER
+    ) -> Option:
         return Option(name, kind, default, text, group=group, key=(key or name,), flag=None)
 
     return [

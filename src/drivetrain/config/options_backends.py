@@ -1,4 +1,4 @@
-"""The part of the option table that belongs to single backends: TPU, DeepSpeed, FSDP, Megatron-LM, fp8, AWS, MPI, meshes."""
+"""The part of the option table that belongs to single backends, such as DeepSpeed, FSDP, Megatron-LM and fp8."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ AWS = "AWS Arguments"
 MPI = "MPI Arguments"
 MESH = "ParallelismConfig Arguments"
 
+
 def _tpu() -> list[Option]:
     g = TPU
     return [
-        Option("tpu_use_cluster", "flag", False, "Use a TPU pod.", group=g, key=("tpu_use_cluster",), flag="--tpu_cluster"),
+        Option(
+            "tpu_use_cluster", "flag", False, "Use a TPU pod.", group=g, key=("tpu_use_cluster",), flag="--tpu_cluster"
+        ),
         Option("tpu_use_sudo", "flag", False, "Use sudo inside the pod's machines.", group=g, key=("tpu_use_sudo",)),
         Option("vm", "list", None, "Name of a pod machine; may be repeated.", group=g, key=("tpu_vm",)),
         Option("env", "list", None, "KEY=VALUE for the pod's machines; may be repeated.", group=g, key=("tpu_env",)),

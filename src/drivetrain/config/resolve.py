@@ -18,13 +18,14 @@ DEFAULT_SOURCE = "default"
 
 
 class Setting:
-    """A value and where it came from."""
+    """A value, where it came from in words, and whether that is a config file."""
 
-    __slots__ = ("value", "source")
+    __slots__ = ("value", "source", "in_file")
 
-    def __init__(self, value: Any, source: str) -> None:
+    def __init__(self, value: Any, source: str, in_file: bool = False) -> None:
         self.value = value
         self.source = source
+        self.in_file = in_file
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Setting) and (self.value, self.source) == (other.value, other.source)
@@ -58,22 +59,27 @@ class Settings:
 
     def source(self, name: str) -> str:
         """Who set the option: a flag, a variable, a file and its key, or "default"."""
-        found = self._found.get(name)
-        return DEFAULT_SOURCE if found is None and option(name) else found.source if found else DEFAULT_SOURCE
+        one = option(name)
+        return self._found[one.name].source if one.name in self._found else DEFAULT_SOURCE
 
     def explicit(self, name: str) -> bool:
         """Whether anything set the option, be it to its default."""
         return name in self._found
 
+    def in_file(self, name: str) -> bool:
+        """Whether the value came from a config file."""
+        found = self._found.get(name)
+        return found is not None and found.in_file
+
     def changed(self) -> dict[str, Any]:
         """Name and value of every option that differs from its default."""
-        return {
-            name: found.value for name, found in self._found.items() if found.value != BY_NAME[name].default
-        }
+        return {name: found.value for name, found in self._found.items() if found.value != BY_NAME[name].default}
 
     def with_values(self, values: Mapping[str, Any], source: str) -> Settings:
         """A copy in which these options have these values."""
-        return Settings({**self._found, **{option(name).name: Setting(value, source) for name, value in values.items()}})
+        return Settings(
+            {**self._found, **{option(name).name: Setting(value, source) for name, value in values.items()}}
+        )
 
     def handover(self) -> str:
         """JSON of what the ranks must know: every set option that means something to them."""
@@ -104,9 +110,7 @@ def resolve(
     return Settings(found)
 
 
-def environment_layer(
-    environ: Mapping[str, str] | None = None, *, contract_names: bool = True
-) -> dict[str, Setting]:
+def environment_layer(environ: Mapping[str, str] | None = None, *, contract_names: bool = True) -> dict[str, Setting]:
     """The options that variables set: the contract's name first, then ours. An empty variable counts as not set.
 
     Raises:
@@ -129,7 +133,7 @@ def environment_layer(
 
 
 def in_process(code: Mapping[str, Any], *, contract_names: bool) -> Settings:
-    """What holds inside a rank: argument in code, contract's variable (if asked for), ours, the launcher's JSON, default.
+    """What holds inside a rank: code, contract's variable (if asked for), our variable, the launcher's JSON, default.
 
     Raises:
         ConfigError: an argument, a variable or the JSON holds a value that its option cannot have.
@@ -166,7 +170,8 @@ def handed_over(text: str | None) -> dict[str, Setting]:
 
 
 def _read_several(one: Option, source: Mapping[str, str], found: dict[str, Setting]) -> None:
-    names = one.env or ()
+    assert isinstance(one.env, tuple)
+    names = one.env
     if not any(source.get(name) for name in names):
         return
     values = tuple(
@@ -177,7 +182,7 @@ def _read_several(one: Option, source: Mapping[str, str], found: dict[str, Setti
 
 
 def _json(values: Mapping[str, Any]) -> str:
-    """JSON of a flat mapping. Importing `json` costs half of Python's own start, so plain values are written by hand."""
+    """JSON of a flat mapping, by hand: importing `json` would cost half of what starting Python does."""
     return "{" + ", ".join(f'"{name}": {_json_value(value)}' for name, value in values.items()) + "}"
 
 

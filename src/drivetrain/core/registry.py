@@ -10,7 +10,7 @@ from drivetrain.core.errors import ConfigError
 
 
 def names(kind: str) -> list[str]:
-    """Every known name of this kind (``"strategies"``, ``"platforms"``, ``"tracking"``), sorted; imports none of them."""
+    """Every known name of a kind (``"strategies"``, ``"platforms"``, ``"tracking"``), sorted; imports none of them."""
     package = importlib.import_module(f"drivetrain.{kind}")
     ours = {m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base"}
     return sorted(ours | {entry.name for entry in _entry_points(kind)})

@@ -63,7 +63,7 @@ def replace_fields(record: Any, values: dict[str, Any]) -> Any:
 
 
 def leaves(data: Any, *, leaf: Callable[[Any], bool] | None = None) -> Iterator[Any]:
-    """Every leaf at any depth, in order. With ``leaf``, only those it accepts (and it is asked before looking inside)."""
+    """Every leaf at any depth, in order. With ``leaf``, only those it accepts (it is asked before looking inside)."""
     if leaf is not None and leaf(data):
         yield data
     elif isinstance(data, list | tuple):

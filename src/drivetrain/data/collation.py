@@ -1,4 +1,4 @@
-"""Batches of an iterable dataset, counted where they are made (in a loader's worker too), and skipped before they are."""
+"""Batches of an iterable dataset: counted where they are made (in a worker, too), and skipped before they are made."""
 
 from __future__ import annotations
 

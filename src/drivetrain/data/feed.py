@@ -33,18 +33,27 @@ class Feed:
     without reading any data ahead.
     """
 
-    def __init__(self, source: Any, order: Order, *, batched: bool, padded_tail: bool = False) -> None:
+    def __init__(
+        self, source: Any, order: Order, *, batched: bool, padded_tail: bool = False, one_to_one: bool = True
+    ) -> None:
         """
         Args:
             source: a batch sampler.
             batched: whether the loader puts the samples of a batch together; else each "batch" of ``source`` holds one
                 index, of something that is a batch already.
             padded_tail: whether the last index of the last batch is padding, by the user's own sampler.
+            one_to_one: whether the loader makes one batch of each list of indices, in order. A loader class with an
+                ``__iter__`` of its own may do otherwise.
         """
         self.source, self.order = source, order
-        self.batched, self.padded_tail = batched, padded_tail
+        self.batched, self.padded_tail, self.one_to_one = batched, padded_tail, one_to_one
         self.next_start = Start(0, 0, False)
         self.run: Run | None = None
+
+    @property
+    def may_pad(self) -> bool:
+        """Whether some of the indices may be padding."""
+        return self.padded_tail or getattr(self.source, "num_processes", 1) > 1
 
     def __iter__(self) -> Iterator[Any]:
         self.run = Run(self.next_start)

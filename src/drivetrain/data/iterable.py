@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from itertools import chain, cycle, islice
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, IterDataPipe, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data.graph_settings import apply_random_seed
 
 from drivetrain.core.errors import ConfigError
 from drivetrain.data.collation import Padding
@@ -18,8 +21,8 @@ class IterableDatasetShard(IterableDataset):
     """The samples of ``dataset`` for one of several ranks.
 
     Samples are taken in rounds: ``batch_size`` for each rank, or ``batch_size`` for all together with
-    ``split_batches``. Each rank gets its contiguous piece of every round. The last round, if it is not full, is dropped
-    with ``drop_last``; else filled up with the samples of the first round; else, without ``even_batches``, cut as it is.
+    ``split_batches``. Each rank gets its contiguous piece of every round. A last round that is not full is left out
+    with ``drop_last``, filled up from the first round with ``even_batches``, and otherwise cut as it is.
 
     In a loader with workers each of them reads the whole dataset and gives every W-th round, so order and samples are
     those of a loader without workers. A dataset that asks how many workers there are splits by itself: then each worker
@@ -60,7 +63,7 @@ class IterableDatasetShard(IterableDataset):
         self.mark_padding = mark_padding
         self.epoch = 0
         self.seed = 0
-        """The seed of epoch 0 of a dataset that shuffles by its generator and knows no epochs."""
+        """The seed of epoch 0: of a dataset that shuffles and knows no epochs, and of workers that read it whole."""
         self.split_by_worker_init = False
         """Whether the user's ``worker_init_fn`` has given this worker a part of the dataset."""
 
@@ -81,7 +84,7 @@ class IterableDatasetShard(IterableDataset):
             self.dataset.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        self._seed_generator()
+        self._seed_dataset()
         samples, turn, turns = self._stream()
         first: list[Any] = []
         pending: list[Any] = []
@@ -98,18 +101,26 @@ class IterableDatasetShard(IterableDataset):
         if pending and not self.drop_last and number % turns == turn:
             yield from self._last_piece(pending, first or pending)
 
-    def _seed_generator(self) -> None:
-        generator = getattr(self.dataset, "generator", None)
-        if isinstance(generator, torch.Generator) and not hasattr(self.dataset, "set_epoch"):
-            generator.manual_seed(self.seed + self.epoch)
+    def _seed_dataset(self) -> None:
+        """Fix the order of a dataset that shuffles and knows no epochs."""
+        seed = self.seed + self.epoch
+        if isinstance(self.dataset, IterDataPipe):
+            apply_random_seed(self.dataset, torch.Generator().manual_seed(seed))
+        elif isinstance(getattr(self.dataset, "generator", None), torch.Generator):
+            if not hasattr(self.dataset, "set_epoch"):
+                self.dataset.generator.manual_seed(seed)
 
     def _stream(self) -> tuple[Iterator[Any], int, int]:
         """The dataset's samples, which of the rounds are this worker's, and of how many."""
         info = get_worker_info()
-        if info is None:
+        if info is None or self.split_by_worker_init:
             return iter(self.dataset), 0, 1
-        samples, asked = _started(self.dataset)
-        if asked or self.split_by_worker_init:
+        # Workers that all read the whole dataset must see the same shuffle, whatever generator it comes from; torch
+        # has given each a seed of its own.
+        _seed(info.seed - info.id if self.num_processes == 1 else self.seed + self.epoch)
+        samples, splits = _started(self.dataset)
+        if splits:
+            _seed(info.seed)
             return samples, 0, 1
         return samples, info.id, info.num_workers
 
@@ -142,6 +153,12 @@ class WatchedInfo:
     def __getattr__(self, name: str) -> Any:
         self.asked.add(name)
         return self._replaced[name] if name in self._replaced else getattr(self._info, name)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def _started(dataset: Any) -> tuple[Iterator[Any], bool]:

@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import DataLoader
 
 from drivetrain.core.errors import InputError
 from drivetrain.data.collation import UNKNOWN, CountingCollate
 from drivetrain.data.feed import Feed
-from drivetrain.data.order import Order
+from drivetrain.data.order import Order, SharedOrder, arranged
 from drivetrain.data.placement import mover
 from drivetrain.data.position import Position, Start
 from drivetrain.data.rounds import Handed
 from drivetrain.data.rows import find_batch_size
+from drivetrain.data.samplers import BatchSamplerShard, SkipBatchSampler
 from drivetrain.runtime.accumulation import Loop, Loops
+from drivetrain.runtime.comm import Comm
 
 
 class PreparedLoader(DataLoader, Loop):
@@ -31,44 +33,65 @@ class PreparedLoader(DataLoader, Loop):
     Attributes that are not its own are those of the loader inside, a copy of the one given; setting one sets it there.
     """
 
-    _own = frozenset(
-        {*Loop.__annotations__, "inner", "feed", "order", "loops", "device", "non_blocking", "position", "skip_batches"}
-        | {"_move", "_refresh", "_visible", "_running", "_expected_remainder", "iteration", "end_of_dataloader"}
-        | {"even_batches"}
-    )
-
     def __init__(
         self,
         inner: DataLoader,
         *,
+        comm: Comm,
         order: Order,
         loops: Loops,
         feed: Feed | None = None,
         dataset: Any = None,
         device: torch.device | None = None,
         non_blocking: bool = False,
-        expected_remainder: int = -1,
+        total_batch_size: int | None = None,
+        remainder: Callable[[], int] | None = None,
         refresh: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
             inner: the loader that reads. It belongs to this object from now on.
-            feed: what gives it its indices; None for an iterable dataset, whose ``collate_fn`` is a `CountingCollate`
-                then, or for a loader with an ``__iter__`` of its own, of which nothing is known.
+            comm: the ranks that agree on ``order``.
+            feed: what gives ``inner`` its indices; None for an iterable dataset.
             dataset: what is shown as ``dataset``; None: that of ``inner``.
             device: where batches go; None: they stay where they are.
-            expected_remainder: real samples in the last global batch, 0 for a full one, -1 unknown.
+            total_batch_size: samples of a full batch over all ranks; None where that is not fixed.
+            remainder: tells the real samples in the last global batch: 0 for a full one, -1 for unknown.
             refresh: called at the start of each iteration, on all ranks.
         """
-        self.inner, self.feed, self.order, self.loops = inner, feed, order, loops
-        self.device, self.non_blocking = device, non_blocking
-        self.position = Position()
-        self.skip_batches = 0
-        self._move = None if device is None else mover(device, non_blocking)
-        self._refresh = refresh
-        self._visible = inner.dataset if dataset is None else dataset
-        self._expected_remainder = expected_remainder
-        self._running: _Running | None = None
+        self.__dict__.update(
+            inner=inner,
+            comm=comm,
+            order=order,
+            loops=loops,
+            feed=feed,
+            device=device,
+            non_blocking=non_blocking,
+            position=Position(),
+            skip_batches=0,
+            batches_out=0,
+            total_batch_size=total_batch_size,
+            _move=None if device is None else mover(device, non_blocking),
+            _shown=inner.dataset if dataset is None else dataset,
+            _remainder=remainder,
+            _refresh=refresh,
+            _running=None,
+        )
+
+    inner: DataLoader
+    comm: Comm
+    order: Order
+    loops: Loops
+    feed: Feed | None
+    device: torch.device | None
+    non_blocking: bool
+    position: Position
+    """Which epoch comes next; shared with the loaders that `skipped` makes of this one."""
+    skip_batches: int
+    """Batches left out at the start of every epoch."""
+    total_batch_size: int | None
+    _move: Callable[[Any], Any] | None
+    _running: _Running | None
 
     # --- iterating ---------------------------------------------------------------------------------------------------
 
@@ -80,27 +103,30 @@ class PreparedLoader(DataLoader, Loop):
             start = Start(start.epoch, self.skip_batches, start.given)
         self._tell_epoch(start.epoch)
         source = self._open(start)
-        running = self._running = _Running(start, self.batches_out)
+        running = self._running = _Running(start, self.batches_out)  # from here on, so that it can be saved at once
         return self._batches(source, running)
 
     def _open(self, start: Start) -> Iterator[Handed]:
-        """Everything that ranks agree on for an epoch happens in here, before the first batch is asked for."""
-        if self.feed is not None:
-            self.feed.next_start = start
-            iterator = iter(self.inner)
-            assert self.feed.run is not None
-            self.feed.begin(self.feed.run)
-            return _indexed(iterator, self.feed.run.known.popleft)
-        self.order.begin(start)
-        collate = self.inner.collate_fn
-        if isinstance(collate, CountingCollate):
-            collate.start(start.batch)
-            return _streamed(iter(self.inner), start.batch)
-        return _uncounted(iter(self.inner), start.batch)
+        """The batches from ``start`` on. What ranks agree on for an epoch is agreed in here, before the first batch."""
+        if self.feed is None:
+            self.order.begin(start)
+            if isinstance(self.inner.collate_fn, CountingCollate):
+                self.inner.collate_fn.start(start.batch)
+                return _streamed(iter(self.inner), start.batch)
+            return _uncounted(iter(self.inner), start.batch)
+        self.feed.next_start = start
+        batches = iter(self.inner)
+        if not self.feed.one_to_one:
+            return _uncounted(batches, 0, None if self.feed.may_pad else UNKNOWN)
+        assert self.feed.run is not None
+        # Torch's iterator takes the first indices now or later, depending on its workers; the order is fixed now.
+        self.feed.begin(self.feed.run)
+        return _indexed(batches, self.feed.run.known.popleft)
 
     def _batches(self, source: Iterator[Handed], running: _Running) -> Iterator[Any]:
         loops, move, state = self.loops, self._move, self.__dict__
-        state.update(end_of_data=False, remainder=self._expected_remainder, num_valid=None, batch_rows=None)
+        remainder_of_all = -1 if self._remainder is None else self._remainder()
+        state.update(end_of_data=False, remainder=remainder_of_all, num_valid=None, batch_rows=None)
         full = state["full_rows"] = 0
         loops.enter(self)
         try:
@@ -129,7 +155,13 @@ class PreparedLoader(DataLoader, Loop):
         return max(0, self._num_batches() - self.skip_batches)
 
     def _num_batches(self) -> int:
-        return len(self.inner)
+        """Batches of a whole epoch on this rank."""
+        if self.feed is not None:
+            return len(self.feed)
+        samples, size = len(self.inner.dataset), self.inner.batch_size  # pyright: ignore[reportArgumentType]
+        if size is None:
+            return samples
+        return samples // size if self.inner.drop_last else -(-samples // size)
 
     # --- place -------------------------------------------------------------------------------------------------------
 
@@ -139,11 +171,11 @@ class PreparedLoader(DataLoader, Loop):
         self._tell_epoch(epoch)
 
     def _tell_epoch(self, epoch: int) -> None:
-        part = self.batch_sampler if self.batch_sampler is not None else self.sampler
+        part: Any = self.inner.sampler if self.feed is None else self.feed.source
         while part is not None:
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
-            part = getattr(part, "batch_sampler", None) or getattr(part, "sampler", None)
+            part = _inside(part)
         if hasattr(self.inner.dataset, "set_epoch"):
             self.inner.dataset.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -167,7 +199,7 @@ class PreparedLoader(DataLoader, Loop):
             epoch, batch = running.start.epoch, running.start.batch + self.batches_out - running.batches_before
         else:
             epoch, batch = self.position.epoch, self.position.batch
-        return {"epoch": epoch, "batch": batch, "order": self.order.state_dict(inside=inside and batch > 0)}
+        return {"epoch": epoch, "batch": batch, "order": self.order.state_dict(inside=inside)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next `iter` goes on at ``state``, in the same order.
@@ -208,66 +240,59 @@ class PreparedLoader(DataLoader, Loop):
 
     @property
     def dataset(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The dataset; on several ranks that share an iterable one by reading it all, its `IterableDatasetShard`."""
-        return self._visible
+        """The dataset; on several ranks that each read all of an iterable one, its `IterableDatasetShard`."""
+        return self._shown
 
     @property
     def batch_sampler(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The batch sampler, a `BatchSamplerShard` on several ranks; None without batching."""
-        if self.feed is not None and self.inner.batch_sampler is self.feed:
-            return self.feed.source
-        return self.inner.batch_sampler
+        if self.feed is None or self.inner.batch_sampler is not self.feed:
+            return self.inner.batch_sampler
+        return SkipBatchSampler(self.feed.source, self.skip_batches) if self.skip_batches else self.feed.source
 
     @property
     def sampler(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The sampler that gives the indices; a batch sampler where the loader was made with one as its sampler."""
-        if self.feed is not None and self.inner.sampler is self.feed:
-            return self.feed.source if self.feed.batched else getattr(self.feed.source, "sampler", self.feed.source)
-        return self.inner.sampler
+        if self.feed is None:
+            return self.inner.sampler
+        if self.feed.batched and self.inner.sampler is self.feed:
+            return self.feed.source
+        return self.get_sampler()
 
     def get_sampler(self) -> Any:
         """The sampler that orders the indices, or None."""
-        return None if self.feed is None else self._innermost().sampler
+        sampler = getattr(self._batching(), "sampler", None)
+        return sampler.inner if isinstance(sampler, SharedOrder) else sampler
 
     def set_sampler(self, sampler: Any) -> None:
         """Take the indices from ``sampler`` from the next epoch on.
 
         Raises:
-            InputError: the batches come from a batch sampler that holds no sampler, or from an iterable dataset.
+            InputError: nothing gives indices here (an iterable dataset), or a batch sampler without a sampler does.
         """
-        batched = None if self.feed is None else self._innermost()
-        if self.feed is None or batched is None or getattr(batched, "sampler", None) is None:
-            raise InputError("this loader takes its samples from no sampler, so none can be set on it.")
-        from drivetrain.data.order import arranged
+        batching = self._batching()
+        if self.feed is None or getattr(batching, "sampler", None) is None:
+            raise InputError("this loader takes its samples from no sampler, so there is none to replace.")
+        batching.sampler, order = arranged(sampler, self.comm)
+        self.feed.order = order
+        self.__dict__["order"] = order
 
-        batched.sampler, self.feed.order = arranged(sampler, self.feed.comm)
-        self.order = self.feed.order
-
-    def _innermost(self) -> Any:
-        assert self.feed is not None
-        part = self.feed.source
-        while not isinstance(part, BatchSampler) or hasattr(part, "batch_sampler"):
-            if not hasattr(part, "batch_sampler"):
-                break
+    def _batching(self) -> Any:
+        """The batch sampler behind those that share and skip."""
+        part = None if self.feed is None else self.feed.source
+        while isinstance(part, BatchSamplerShard | SkipBatchSampler):
             part = part.batch_sampler
         return part
 
     @property
     def even_batches(self) -> bool:
-        """Whether the end is padded so that all ranks get as many batches."""
-        return getattr(self.batch_sampler, "even_batches", True)
+        """Whether the end is padded so that all ranks get as many batches; may be set between two epochs."""
+        return self.feed is None or getattr(self.feed.source, "even_batches", True)
 
     @even_batches.setter
     def even_batches(self, value: bool) -> None:
-        if hasattr(self.batch_sampler, "even_batches"):
-            self.batch_sampler.even_batches = value
-
-    @property
-    def total_batch_size(self) -> int:
-        """Samples of a full batch over all ranks."""
-        source = self.batch_sampler if self.batch_sampler is not None else self.sampler
-        size = getattr(source, "batch_size", None) or self.inner.batch_size or 1
-        return size * (1 if getattr(source, "split_batches", False) else getattr(source, "num_processes", 1))
+        if self.feed is not None and isinstance(self.feed.source, BatchSamplerShard):
+            self.feed.source.even_batches = value
 
     @property
     def total_dataset_length(self) -> int:
@@ -289,7 +314,7 @@ class PreparedLoader(DataLoader, Loop):
         return getattr(self.inner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._own:
+        if name in self.__dict__ or hasattr(type(self), name):
             object.__setattr__(self, name, value)
         else:
             setattr(self.inner, name, value)
@@ -322,5 +347,11 @@ def _streamed(batches: Iterator[Any], skip: int) -> Iterator[Any]:
         pending = following
 
 
-def _uncounted(batches: Iterator[Any], skip: int) -> Iterator[Any]:
-    return _streamed(((UNKNOWN, UNKNOWN, batch) for batch in batches), skip)
+def _uncounted(batches: Iterator[Any], skip: int, real: int | None = UNKNOWN) -> Iterator[Any]:
+    return _streamed(((UNKNOWN, real, batch) for batch in batches), skip)
+
+
+def _inside(sampler: Any) -> Any:
+    """The sampler that ``sampler`` takes its indices from, or None."""
+    inner = getattr(sampler, "batch_sampler", None)
+    return getattr(sampler, "sampler", None) if inner is None else inner

@@ -74,8 +74,7 @@ class DrawnOrder(FixedOrder):
         """See `Order.begin`."""
         if self.seed is None:
             # All ranks draw, so that those which were seeded alike stay alike.
-            drawn = int(torch.empty((), dtype=torch.int64).random_().item())
-            self.seed = int(self.comm.broadcast_object(drawn))
+            self.seed = int(self.comm.broadcast_object(_drawn()))
         # A generator of its own for each epoch: two iterations of one loader may be alive at the same time.
         self.sampler.generator = torch.Generator()
         self.sampler.generator.manual_seed(self.seed + start.epoch)
@@ -123,7 +122,10 @@ class GeneratorOrder(FixedOrder):
 
     def state_dict(self, *, inside: bool) -> dict[str, Any]:
         """See `Order.state_dict`."""
-        state = self._at_start if inside and self._at_start is not None else self.generator.get_state()
+        if self._restored is not None:
+            state, inside = self._restored, True
+        else:
+            state = self._at_start if inside and self._at_start is not None else self.generator.get_state()
         return {"seed": self.seed, "generator": bytes(state.tolist()).hex(), "inside": inside}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -139,7 +141,10 @@ class GeneratorOrder(FixedOrder):
 
 
 class StreamOrder(FixedOrder):
-    """An iterable dataset that shuffles by its attribute ``generator``: seeded for each epoch with rank 0's seed + e."""
+    """The randomness of an iterable dataset: epoch e uses seed + e.
+
+    The seed is that of the dataset's attribute ``generator``, or one drawn; rank 0's either way.
+    """
 
     def __init__(self, dataset: Any, comm: Comm) -> None:
         self.dataset, self.comm = dataset, comm
@@ -147,21 +152,29 @@ class StreamOrder(FixedOrder):
 
     def begin(self, start: Start) -> None:
         """See `Order.begin`."""
-        inner = self.dataset.dataset if isinstance(self.dataset, IterableDatasetShard) else self.dataset
+        shard = self.dataset if isinstance(self.dataset, IterableDatasetShard) else None
+        generator = getattr(self.dataset if shard is None else shard.dataset, "generator", None)
         if self.seed is None:
-            self.seed = int(self.comm.broadcast_object(inner.generator.initial_seed()))
-        if inner is not self.dataset:
-            self.dataset.seed = self.seed  # workers that live on seed their own copy
-        inner.generator.manual_seed(self.seed + start.epoch)
+            own = _drawn() if generator is None else generator.initial_seed()
+            self.seed = int(self.comm.broadcast_object(own))
+        if shard is not None:
+            shard.seed = self.seed
+        elif generator is not None:
+            generator.manual_seed(self.seed + start.epoch)
 
 
 def arranged_stream(dataset: Any, comm: Comm) -> Order:
     """The order of an iterable dataset, wrapped in an `IterableDatasetShard` or not."""
-    inner = dataset.dataset if isinstance(dataset, IterableDatasetShard) else dataset
+    shared = isinstance(dataset, IterableDatasetShard)
+    inner = dataset.dataset if shared else dataset
     generator = getattr(inner, "generator", None)
-    if not isinstance(generator, torch.Generator):
-        return FixedOrder()
-    return GeneratorOrder(generator, comm) if hasattr(inner, "set_epoch") else StreamOrder(dataset, comm)
+    if isinstance(generator, torch.Generator):
+        return GeneratorOrder(generator, comm) if hasattr(inner, "set_epoch") else StreamOrder(dataset, comm)
+    return StreamOrder(dataset, comm) if shared and comm.world_size > 1 else FixedOrder()
+
+
+def _drawn() -> int:
+    return int(torch.empty((), dtype=torch.int64).random_().item())
 
 
 class SharedOrder(FixedOrder, Sampler):
@@ -214,8 +227,8 @@ def arranged(sampler: Any, comm: Comm) -> tuple[Any, Order]:
         return sampler, FixedOrder()
     if not hasattr(sampler, "__len__"):
         get_logger(__name__).warning(
-            f"the sampler {type(sampler).__name__} has no length, so rank 0 cannot draw an epoch for all ranks: it must "
-            "give the same order on every rank by itself."
+            f"the sampler {type(sampler).__name__} has no length, so rank 0 cannot draw an epoch for all ranks. By "
+            "itself it must give the same order on every rank."
         )
         return sampler, FixedOrder()
     shared = SharedOrder(sampler, comm)
@@ -226,8 +239,6 @@ def arranged_batches(batch_sampler: Any, comm: Comm) -> tuple[Any, Order]:
     """The batch sampler to read instead of ``batch_sampler`` (which stays as it is), and its order."""
     if type(batch_sampler) is not BatchSampler:
         return arranged(batch_sampler, comm)
-    sampler, order = arranged(batch_sampler.sampler, comm)
-    if sampler is not batch_sampler.sampler:
-        batch_sampler = copy.copy(batch_sampler)
-        batch_sampler.sampler = sampler
+    batch_sampler = copy.copy(batch_sampler)  # another sampler may be set on the prepared loader
+    batch_sampler.sampler, order = arranged(batch_sampler.sampler, comm)
     return batch_sampler, order

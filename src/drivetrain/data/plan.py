@@ -13,8 +13,8 @@ Share: TypeAlias = "tuple[list[Any], int]"
 class Ranks(NamedTuple):
     """How many ranks share the data, and which of them this is."""
 
-    count: int
-    index: int
+    num: int
+    rank: int
 
 
 def whole_batches(
@@ -29,31 +29,31 @@ def whole_batches(
     first: list[list[Any]] = []
     pending: list[list[Any]] = []
     for batch in batches:
-        if len(pending) == ranks.count:  # more follows, so this round is not the last one
+        if len(pending) == ranks.num:  # more follows, so this round is not the last one
             first = first or pending
-            yield pending[ranks.index], len(pending[ranks.index])
+            yield pending[ranks.rank], len(pending[ranks.rank])
             pending = []
         pending.append(batch)
-    if not pending or (drop_last and len(pending) < ranks.count):
+    if not pending or (drop_last and len(pending) < ranks.num):
         return
     if even and not drop_last:
         yield _completed(pending, first or pending, ranks, batch_size)
-    elif ranks.index < len(pending):
-        yield pending[ranks.index], len(pending[ranks.index])
+    elif ranks.rank < len(pending):
+        yield pending[ranks.rank], len(pending[ranks.rank])
 
 
 def _completed(last: list[list[Any]], first: list[list[Any]], ranks: Ranks, batch_size: int | None) -> Share:
     """This rank's batch of the last round, filled up from the first round."""
     if batch_size is None:
-        if ranks.index < len(last):
-            return last[ranks.index], len(last[ranks.index])
-        return list(first[(ranks.index - len(last)) % len(first)]), 0
-    own = last[ranks.index] if ranks.index < len(last) else []
+        if ranks.rank < len(last):
+            return last[ranks.rank], len(last[ranks.rank])
+        return list(first[(ranks.rank - len(last)) % len(first)]), 0
+    own = last[ranks.rank] if ranks.rank < len(last) else []
     short = len(last) - 1 if len(last[-1]) < batch_size else len(last)
-    if ranks.index < short:
+    if ranks.rank < short:
         return own, len(own)
-    already = 0 if ranks.index == short else (ranks.index - short) * batch_size
-    if ranks.index > short and short < len(last):
+    already = 0 if ranks.rank == short else (ranks.rank - short) * batch_size
+    if ranks.rank > short and short < len(last):
         already -= len(last[short])
     return _padded(own, batch_size, list(chain.from_iterable(first)), already), len(own)
 
@@ -76,8 +76,8 @@ def split_batches(
         first = first or batch
         if drop_last and len(batch) < batch_size:
             continue
-        piece = max(batch_size // ranks.count, -(-len(batch) // ranks.count))
-        start = ranks.index * piece
+        piece = max(batch_size // ranks.num, -(-len(batch) // ranks.num))
+        start = ranks.rank * piece
         own = batch[start : start + piece]
         if even and len(own) < piece:
             yield _padded(own, piece, first, max(start - len(batch), 0)), len(own)
@@ -87,13 +87,15 @@ def split_batches(
 
 def num_whole_batches(total: int, ranks: Ranks, *, drop_last: bool, even: bool) -> int:
     """How many of ``total`` batches `whole_batches` gives to this rank."""
-    complete, rest = divmod(total, ranks.count)
+    complete, rest = divmod(total, ranks.num)
     if rest == 0 or drop_last:
         return complete
-    return complete + int(even or ranks.index < rest)
+    return complete + int(even or ranks.rank < rest)
 
 
-def num_split_batches(total: int, last: int | None, ranks: Ranks, *, batch_size: int, drop_last: bool, even: bool) -> int:
+def num_split_batches(
+    total: int, last: int | None, ranks: Ranks, *, batch_size: int, drop_last: bool, even: bool
+) -> int:
     """How many of ``total`` batches `split_batches` gives to this rank.
 
     Args:
@@ -101,7 +103,7 @@ def num_split_batches(total: int, last: int | None, ranks: Ranks, *, batch_size:
     """
     if total == 0 or even or drop_last or last is None:
         return total
-    return total - int(last <= ranks.index * (batch_size // ranks.count))
+    return total - int(last <= ranks.rank * (batch_size // ranks.num))
 
 
 def advanced(shares: Iterator[Share], num_batches: int) -> Iterator[Share]:

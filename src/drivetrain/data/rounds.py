@@ -1,4 +1,4 @@
-"""What the reading rank of a dispatching loader deals out: batches in, one share for each rank out; no process needed."""
+"""What the reading rank of a dispatching loader deals out: batches in, one share for each rank out; pure."""
 
 from __future__ import annotations
 
@@ -43,19 +43,20 @@ class Dealer:
     slice_fn: Callable[..., Any] | None = None
     """The user's way to cut a batch: ``slice_fn(batch, slice, process_index=..., num_processes=...)``."""
 
-    def deal(self, source: Iterable[Handed]) -> Iterator[list[Handed]]:
-        """The shares of one round after the other, by rank."""
+    def deal(self, source: Iterable[tuple[Any, ...]]) -> Iterator[list[Handed]]:
+        """The shares of one round after the other, by rank. ``source`` gives the fields of `Handed`."""
         first: list[Handed] | None = None
         for group, last in self._groups(source):
             first = first or group
             yield self._shares(group, first, last)
 
-    def _groups(self, source: Iterable[Handed]) -> Iterator[tuple[list[Handed], bool]]:
+    def _groups(self, source: Iterable[tuple[Any, ...]]) -> Iterator[tuple[list[Handed], bool]]:
         size = 1 if self.split else self.num_ranks
         group: list[Handed] = []
         held: list[Handed] | None = None
-        for handed in source:
-            group.append(_measured(handed))
+        for fields in source:
+            handed = _measured(Handed(*fields))
+            group.append(handed)
             if not handed.last and len(group) < size:
                 continue
             if not self.drop_last:
@@ -123,7 +124,7 @@ def _total(group: list[Handed]) -> int:
 def _together(group: list[Handed]) -> tuple[Any, int]:
     if any(handed.rows is None for handed in group):
         raise InputError(
-            f"a batch of type {type(group[0].batch).__name__} holds no tensor, so the number of its samples cannot be told "
+            f"a batch of type {type(group[0].batch).__name__} holds no tensor, so the number of its samples is unknown "
             "and it cannot be shared between ranks by rows. Use dispatch_batches=False, or split_batches=False."
         )
     rows = [handed.rows or 0 for handed in group]

@@ -59,8 +59,8 @@ def slice_rows(batch: Any, start: int, stop: int, rows: int) -> Any:
     out = map_leaves(one, batch, leaf=lambda part: _has_rows(part, rows))
     if not cut[0]:
         raise InputError(
-            f"a batch of type {type(batch).__name__} holds nothing with {rows} rows, so it cannot be shared between ranks "
-            "by rows. Let the collate function give tensors or lists with one entry a sample, or use split_batches=False."
+            f"a batch of type {type(batch).__name__} holds nothing with {rows} rows, so it cannot be cut for ranks. "
+            "Let the collate function give tensors or lists with one entry a sample, or use split_batches=False."
         )
     return out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class BatchSamplerShard(BatchSampler):
         self.process_index = process_index
         self.split_batches = split_batches
         self.even_batches = even_batches
-        self.batch_size = getattr(batch_sampler, "batch_size", None)
+        self.batch_size: Any = getattr(batch_sampler, "batch_size", None)
         self.drop_last = getattr(batch_sampler, "drop_last", False)
         if split_batches:
             check_split(self.batch_size, num_processes)
@@ -150,9 +151,17 @@ class SkipBatchSampler(BatchSampler):
         """Batches before any is skipped."""
         return len(self.batch_sampler)
 
+    @property
+    def even_batches(self) -> bool:
+        """That of the wrapped `BatchSamplerShard`; other batch samplers have none."""
+        return self.batch_sampler.even_batches
+
+    @even_batches.setter
+    def even_batches(self, value: bool) -> None:
+        self.batch_sampler.even_batches = value
+
     def __iter__(self) -> Iterator[Any]:
-        for indices, _ in self.counted():
-            yield indices
+        return islice(iter(self.batch_sampler), self.skip_batches, None)
 
     def counted(self) -> Iterator[Share]:
         """The batches that are left, each with the number of its samples that are not padding."""

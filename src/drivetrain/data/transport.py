@@ -15,7 +15,8 @@ class _Pickler(pickle.Pickler):
         if type(obj) is not Tensor or not _is_plain(obj):
             return NotImplemented
         flat = obj.cpu().contiguous().reshape(-1).view(torch.uint8)
-        return _tensor, (pickle.PickleBuffer(flat.numpy()), obj.dtype, tuple(obj.shape))
+        data: Any = flat.numpy()
+        return _tensor, (pickle.PickleBuffer(data), obj.dtype, tuple(obj.shape))
 
 
 def _is_plain(tensor: Tensor) -> bool:

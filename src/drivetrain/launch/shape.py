@@ -74,8 +74,10 @@ def shape_of(settings: Settings, look: Callable[[], Devices]) -> Shape:
 
 
 def check_together(settings: Settings) -> None:
-    """Raises:
-    ConfigError: two settings exclude each other.
+    """Refuse settings that exclude each other.
+
+    Raises:
+        ConfigError: naming both and who set them.
     """
     chosen = [name for name in ONE_OF if settings[name]]
     if settings["cpu"]:
@@ -90,8 +92,10 @@ def check_together(settings: Settings) -> None:
 
 
 def check_runnable(settings: Settings) -> None:
-    """Raises:
-    ConfigError: the run needs a backend that this version does not have; what it has is listed.
+    """Refuse a run for which a backend is missing here, rather than run something else.
+
+    Raises:
+        ConfigError: naming what was asked for, and what there is.
     """
     wanted = _wanted_strategy(settings)
     if wanted is not None:
@@ -135,7 +139,7 @@ def _on_devices(settings: Settings, processes: int | None, machines: int, device
     if settings["multi_gpu"]:
         _check_several(settings, processes, devices, available)
     if available == 0:
-        shape = Shape(processes or machines, machines, cpu=shape_on_cpu(processes))
+        shape = Shape(processes or machines, machines, cpu=bool(processes and processes > 1))
         if shape.processes > 1:
             shape.notes.append(f"no accelerator found: the {shape.processes} processes run on the CPU, as with --cpu")
         return shape
@@ -147,11 +151,6 @@ def _on_devices(settings: Settings, processes: int | None, machines: int, device
     shape = Shape(processes or available * machines, machines)
     shape.device_kind = devices.kind
     return shape
-
-
-def shape_on_cpu(processes: int | None) -> bool:
-    """Whether ranks on a machine without accelerators are told to use the CPU: several must agree on the backend."""
-    return processes is not None and processes > 1
 
 
 def _check_several(settings: Settings, processes: int | None, devices: Devices, available: int) -> None:
@@ -189,7 +188,9 @@ def _check_machines(settings: Settings, shape: Shape) -> None:
     if rank is None:
         raise ConfigError("several machines need --machine_rank on each of them, counting from 0.")
     if not 0 <= rank < shape.machines:
-        raise ConfigError(f"--machine_rank is {rank}, but with {shape.machines} machines it is 0 to {shape.machines - 1}.")
+        raise ConfigError(
+            f"--machine_rank is {rank}, but with {shape.machines} machines it is 0 to {shape.machines - 1}."
+        )
     for name in ("main_process_ip", "main_process_port"):
         if settings[name] is None:
             raise ConfigError(f"several machines need --{name}, the same on each of them: where machine 0 listens.")

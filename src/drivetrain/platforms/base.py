@@ -70,14 +70,25 @@ class Platform:
         return env
 
     def open_comm(
-        self, backend: str, device: torch.device, env: ProcessEnv, *, timeout: timedelta | None,
-        collective_timeout: float | None, init_method: str | None,
-    ) -> Comm:  # fmt: skip
+        self,
+        backend: str,
+        device: torch.device,
+        env: ProcessEnv,
+        *,
+        timeout: timedelta | None,
+        collective_timeout: float | None,
+        init_method: str | None,
+    ) -> Comm:
         """Start, or join, the process group of the run."""
         return TorchComm(
-            backend, device, timeout=timeout, collective_timeout=collective_timeout, rank=env.rank,
-            world_size=env.world_size, init_method=init_method or _rendezvous(env),
-        )  # fmt: skip
+            backend,
+            device,
+            timeout=timeout,
+            collective_timeout=collective_timeout,
+            rank=env.rank,
+            world_size=env.world_size,
+            init_method=init_method or _rendezvous(env),
+        )
 
     def why_not(self, precision: str) -> str | None:
         """Why ``precision`` (``"bf16"``, ``"fp16"``) cannot be computed here, or None when it can."""
@@ -113,7 +124,7 @@ def _rendezvous(env: ProcessEnv) -> str | None:
         return None
     if env.master_addr is None:
         raise ConfigError(
-            f"rank {env.rank} of {env.world_size} does not know where rank 0 is: MASTER_ADDR is not set. Set MASTER_ADDR "
-            "and MASTER_PORT to the address of rank 0's machine and a free port on it."
+            f"rank {env.rank} of {env.world_size} does not know where rank 0 is: MASTER_ADDR is not set. Set "
+            "MASTER_ADDR and MASTER_PORT to the address of rank 0's machine and a free port on it."
         )
     return f"tcp://{env.master_addr}:{env.master_port}"

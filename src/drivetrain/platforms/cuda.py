@@ -1,4 +1,4 @@
-"""NVIDIA and AMD GPUs through torch.cuda. Written from the vendor's documentation; not run on this project's machines."""
+"""NVIDIA and AMD GPUs through torch.cuda. Written from the documentation, not run by us."""
 
 from __future__ import annotations
 

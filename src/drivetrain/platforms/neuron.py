@@ -1,4 +1,4 @@
-"""AWS Trainium and Inferentia through torch.neuron. Written from the vendor's documentation; not run on this project's machines."""
+"""AWS Trainium and Inferentia through torch.neuron. Written from the documentation, not run by us."""
 
 from __future__ import annotations
 

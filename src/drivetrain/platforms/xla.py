@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from drivetrain.config.environ import ProcessEnv
 from drivetrain.config.enums import DistributedType
+from drivetrain.config.environ import ProcessEnv
 from drivetrain.core.optional import installed, require
 from drivetrain.platforms.base import Platform
 
@@ -42,9 +42,12 @@ class Xla(Platform):
         """XLA's runtime numbers the replicas itself."""
         runtime = _runtime()
         return ProcessEnv(
-            rank=runtime.global_ordinal(), world_size=runtime.world_size(), local_rank=runtime.local_ordinal(),
-            local_world_size=runtime.local_process_count(), launched=runtime.world_size() > 1,
-        )  # fmt: skip
+            rank=runtime.global_ordinal(),
+            world_size=runtime.world_size(),
+            local_rank=runtime.local_ordinal(),
+            local_world_size=runtime.local_process_count(),
+            launched=runtime.world_size() > 1,
+        )
 
     def rng_state(self) -> Any:
         """The state of XLA's generator."""

@@ -29,9 +29,11 @@ def _is_half(x: Any) -> bool:
 def autocast(policy: PrecisionPolicy, device_type: str, enabled: bool | None = None) -> torch.autocast:
     """The autocast context of a policy that has a compute dtype. ``enabled`` overrides the policy's own switch."""
     return torch.autocast(
-        device_type, dtype=policy.compute_dtype, cache_enabled=policy.cache_enabled,
+        device_type,
+        dtype=policy.compute_dtype,
+        cache_enabled=policy.cache_enabled,
         enabled=policy.autocast_enabled if enabled is None else enabled,
-    )  # fmt: skip
+    )
 
 
 class AutocastForward:

@@ -33,9 +33,13 @@ class PrecisionPolicy:
 
 
 def choose(
-    name: str, platform: Platform, *, keep_low_precision_outputs: bool = False, autocast_enabled: bool = True,
+    name: str,
+    platform: Platform,
+    *,
+    keep_low_precision_outputs: bool = False,
+    autocast_enabled: bool = True,
     cache_enabled: bool | None = None,
-) -> PrecisionPolicy:  # fmt: skip
+) -> PrecisionPolicy:
     """The policy called ``name`` on this platform.
 
     Raises:
@@ -45,9 +49,11 @@ def choose(
     if name not in PrecisionType:
         raise ConfigError(f"mixed_precision={name!r} is unknown. Choices: {PrecisionType.list()}.")
     common = {
-        "name": name, "keep_low_precision_outputs": keep_low_precision_outputs,
-        "autocast_enabled": autocast_enabled, "cache_enabled": cache_enabled,
-    }  # fmt: skip
+        "name": name,
+        "keep_low_precision_outputs": keep_low_precision_outputs,
+        "autocast_enabled": autocast_enabled,
+        "cache_enabled": cache_enabled,
+    }
     if name == "no":
         return PrecisionPolicy(**common)
     if name == "fp8":
@@ -57,7 +63,9 @@ def choose(
         )
     reason = platform.why_not(name)
     if reason is not None:
-        raise ConfigError(f"mixed_precision={name!r} cannot run here: {reason}. Use another precision, or another device.")
+        raise ConfigError(
+            f"mixed_precision={name!r} cannot run here: {reason}. Use another precision, or another device."
+        )
     if name == "fp16" and not platform.scales_loss:
         raise ConfigError(
             f"mixed_precision='fp16' needs a loss scaler, which the platform {platform.name!r} has not. Use 'bf16'."

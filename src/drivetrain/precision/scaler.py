@@ -1,4 +1,4 @@
-"""Loss scaling for fp16, with two things torch's scaler leaves open: who skipped, and several optimizers at one scale."""
+"""Loss scaling for fp16, with what torch's scaler leaves open: who skipped, and several optimizers at one scale."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class LossScaler(GradScaler):
         super().__init__(device, **kwargs)
         self._due = False
 
-    def step_if_finite(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> tuple[bool, Any]:
+    def step_if_finite(
+        self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None
+    ) -> tuple[bool, Any]:
         """Unscale, and step if no gradient is infinite or NaN. Returns whether it stepped, and what the step returned.
 
         Fused optimizers would look at the gradients themselves, inside the kernel, and tell nobody; their hooks would

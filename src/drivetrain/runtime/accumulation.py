@@ -68,6 +68,11 @@ class Loops:
             self._open.pop()
         return None
 
+    @property
+    def open(self) -> list[Loop]:
+        """All loops that are being read, the innermost last."""
+        return [loop for ref in self._open if (loop := ref()) is not None]
+
     def _find(self, loop: Loop) -> int | None:
         return next((i for i, ref in enumerate(self._open) if ref() is loop), None)
 
@@ -76,9 +81,18 @@ class Window:
     """The micro-batches between two optimizer steps of one model, or of several that step together."""
 
     __slots__ = (
-        "applied", "batch", "calls", "calls_of_full_batch", "count", "loop", "models", "open_end", "step", "sync",
+        "applied",
+        "batch",
+        "calls",
+        "calls_of_full_batch",
+        "count",
+        "loop",
+        "models",
+        "open_end",
+        "step",
+        "sync",
         "weight",
-    )  # fmt: skip
+    )
 
     def __init__(self, models: list[weakref.ref[Any]]) -> None:
         self.models = models
@@ -182,9 +196,9 @@ class Accumulation:
         if window.calls > expected:
             self._once.warning(
                 get_logger(__name__),
-                f"the last batch of a loader was cut in more micro-batches than expected ({expected}): each further one "
-                f"is a window of its own. To count windows across loader ends, give "
-                f"GradientAccumulationPlugin(num_steps={self.steps}, sync_with_dataloader=False)."
+                f"the last batch of a loader was cut in more micro-batches than expected ({expected}): each further "
+                f"one is a window of its own. To count windows across loader ends, give "
+                f"GradientAccumulationPlugin(num_steps={self.steps}, sync_with_dataloader=False).",
             )
         return window.calls >= expected
 
@@ -192,8 +206,8 @@ class Accumulation:
         if window.open_end and not window.sync:
             self._once.warning(
                 get_logger(__name__),
-                "the last batch of a loader was cut in fewer micro-batches than the earlier ones let expect, so the last "
-                "window of the epoch was not stepped: its gradients have joined the first window of the next epoch."
+                "the last batch of a loader was cut in fewer micro-batches than the earlier ones let expect, so the "
+                "last window of the epoch was not stepped: its gradients joined the first window of the next epoch.",
             )
         window.open_end = False
         if not same_loop:

@@ -61,31 +61,41 @@ class Agreement:
             self._disagree(op, what)
         return [header[3:] for header in headers]
 
+    def close(self) -> None:
+        """Let go of the group, which is about to end."""
+        self.group = None
+        self._whereabouts.close()
+
     def _disagree(self, op: str, what: str) -> None:
         said: list[Any] = [None] * self.world_size
         dist.all_gather_object(said, (op, what, user_line()), group=self.group)
-        rows = [f"  rank {r}: {o}({w}) at {line}" if w else f"  rank {r}: {o} at {line}" for r, (o, w, line) in enumerate(said)]
+        rows = [
+            f"  rank {r}: {o}({w}) at {line}" if w else f"  rank {r}: {o} at {line}"
+            for r, (o, w, line) in enumerate(said)
+        ]
         differ = "call different collectives" if len({o for o, _, _ in said}) > 1 else "call it on different things"
         advice = (
             "Every rank has to make the same calls in the same order."
             if len({o for o, _, _ in said}) > 1
-            else "Shapes, dtypes and structure must be equal on all ranks; pad_across_processes makes shapes equal, and "
-            "gather_object takes anything."
+            else "Shapes, dtypes and structure must be equal on all ranks; pad_across_processes makes shapes equal, "
+            "and gather_object takes anything."
         )
         raise CollectiveError(f"the ranks {differ}:\n" + "\n".join(rows) + f"\n{advice}")
 
     def explain(self, op: str, error: RuntimeError) -> RuntimeError:
         """Turn the failure of a collective into a report of who is missing and what line it is at."""
         text = str(error)
-        if not any(word in text for word in ("imed out", "imeout", "onnection closed", "onnection reset", "eer closed")):
+        if not any(
+            word in text for word in ("imed out", "imeout", "onnection closed", "onnection reset", "eer closed")
+        ):
             return error
         reports = self._whereabouts.of_missing(f"{op} #{self.calls}")
         if not reports:
             return CollectiveError(f"{op} failed on rank {self.rank} at {user_line()}: {text}")
         rows = "\n".join(f"  rank {rank}: {where}" for rank, where in sorted(reports.items()))
         return CollectiveError(
-            f"{op} at {user_line()} waited {self.seconds:g} s for {len(reports)} of {self.world_size} ranks that did not "
-            f"join:\n{rows}\nEvery rank has to make the same calls in the same order. A longer wait is set by "
+            f"{op} at {user_line()} waited {self.seconds:g} s for {len(reports)} of {self.world_size} ranks that did "
+            f"not join:\n{rows}\nEvery rank has to make the same calls in the same order. A longer wait is set by "
             "collective_timeout=seconds."
         )
 
@@ -103,12 +113,20 @@ class Whereabouts:
         if hasattr(faulthandler, "register"):
             self._file = tempfile.NamedTemporaryFile(mode="w+", prefix="drivetrain-stack-", suffix=".txt")
             faulthandler.register(stack_signal(), file=self._file, all_threads=False, chain=False)
-        self._store = dist.distributed_c10d._get_default_store()
+        self._store: Any = dist.distributed_c10d._get_default_store()
         path = self._file.name if self._file else ""
         self._store.set(f"drivetrain/where/{rank}", f"{socket.gethostname()}\n{os.getpid()}\n{path}")
 
+    def close(self) -> None:
+        """Stop answering."""
+        if self._file is not None:
+            faulthandler.unregister(stack_signal())
+            self._file.close()
+            self._file = None
+        self._store = None
+
     def of_missing(self, call: str) -> dict[int, str]:
-        """Rank to description, for each rank that has not given up on ``call`` like this one. Waits `REPORT_SECONDS`."""
+        """Rank to description, for each rank that has not given up on ``call`` too; waits `REPORT_SECONDS`."""
         try:
             self._store.set(f"drivetrain/gave-up/{call}/{self.rank}", "1")
             deadline = time.monotonic() + REPORT_SECONDS

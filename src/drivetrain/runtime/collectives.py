@@ -162,8 +162,8 @@ def _check_tensors(name: str, data: Any) -> None:
     for leaf in leaves(data):
         if not isinstance(leaf, Tensor):
             raise InputError(
-                f"{name} got a {type(leaf).__name__} ({leaf!r:.60}) where only tensors, and lists, tuples, mappings and "
-                "dataclasses of tensors, can be worked on. For other objects there is gather_object (or "
+                f"{name} got a {type(leaf).__name__} ({leaf!r:.60}) where only tensors, and lists, tuples, mappings "
+                "and dataclasses of tensors, can be worked on. For other objects there is gather_object (or "
                 "broadcast_object_list)."
             )
 
@@ -171,5 +171,3 @@ def _check_tensors(name: str, data: Any) -> None:
 def _check_rank(name: str, src: int, comm: Comm) -> None:
     if not 0 <= src < comm.world_size:
         raise ConfigError(f"{name} from rank {src}, but the ranks are 0 to {comm.world_size - 1}.")
-
-

@@ -140,14 +140,20 @@ class TorchComm:
         self.owns_group = not dist.is_initialized()
         if self.owns_group:
             dist.init_process_group(
-                backend, init_method=init_method, timeout=timeout, rank=rank, world_size=world_size,
+                backend,
+                init_method=init_method,
+                timeout=timeout,
+                rank=rank,
+                world_size=world_size,
                 device_id=None if device.type == "cpu" else device,
-            )  # fmt: skip
+            )
         self.backend = str(dist.get_backend())
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         default = dist.group.WORLD
         if default not in self._sides:
-            self._sides[default] = Agreement(seconds=collective_timeout or (timeout or _torch_timeout(backend)).total_seconds())
+            self._sides[default] = Agreement(
+                seconds=collective_timeout or (timeout or _torch_timeout(backend)).total_seconds()
+            )
         self._side = self._sides[default]
         if collective_timeout is not None:
             self._side.seconds = collective_timeout
@@ -199,6 +205,7 @@ class TorchComm:
         """End the default group and its side group, if this object started it."""
         if self.owns_group and dist.is_initialized():
             self._sides.pop(dist.group.WORLD, None)
+            self._side.close()
             dist.destroy_process_group()
             self.owns_group = False
 

@@ -51,3 +51,13 @@ def before_groups_end(holder: Any, let_go: Callable[[Any], None]) -> None:
 def close_now() -> None:
     """Do at once what would be done at the end of the process."""
     _END.run()
+
+
+def destroy(group: Any = None) -> None:
+    """End ``group``; without one, the default group, whoever opened it, and all that stands on it."""
+    import torch.distributed as dist
+
+    if group is None:
+        close_now()
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group(group)

@@ -75,7 +75,7 @@ class Strategy(ABC):
     # -- one step ------------------------------------------------------------------------------------------------
 
     def backward(self, loss: Tensor, *, divisor: Any, sync: bool, **kwargs: Any) -> None:
-        """Add the gradients of ``loss / divisor`` (0-d; None: of ``loss``). ``sync``: the optimizer steps after this."""
+        """Add the gradients of ``loss / divisor`` (0-d; None: of ``loss``). ``sync``: an optimizer step follows."""
         if divisor is not None:
             loss = loss / divisor
         (loss if self.scaler is None else self.scaler.scale(loss)).backward(**kwargs)
@@ -84,7 +84,7 @@ class Strategy(ABC):
         """Multiply the gradients that have been accumulated so far by ``factor`` (a float or a 0-d tensor)."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         for group in _by_kind(gradients):
-            torch._foreach_mul_(group, factor)
+            torch._foreach_mul_(group, factor)  # pyright: ignore[reportPrivateImportUsage]
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
         """Entered for micro-batches that do not end a step."""

@@ -25,7 +25,7 @@ def gather_for_metrics(
     object counts as one row.
 
     Raises:
-        UsageError: a value has a number of rows that is no multiple of the batch's samples, on the batch that is padded.
+        UsageError: on the padded batch, a value has a number of rows that is no multiple of the batch's samples.
     """
     as_objects = use_gather_object or not collectives.all_tensors(data)
     if comm.world_size == 1:
@@ -59,9 +59,9 @@ def _real_rows(rows: int, valid: int, total: int) -> int:
         return rows
     if rows % total:
         raise UsageError(
-            f"gather_for_metrics got {rows} rows for a batch of {total} samples, {total - valid} of them padding: which "
-            "rows are padding cannot be told. Give as many rows a sample for each, or cut to accelerator.num_valid "
-            "samples yourself and use gather_object."
+            f"gather_for_metrics got {rows} rows for a batch of {total} samples, {total - valid} of them padding: "
+            "which rows are padding cannot be told. Give as many rows a sample for each, or cut to "
+            "accelerator.num_valid samples yourself and use gather_object."
         )
     return valid * (rows // total)
 
@@ -97,7 +97,7 @@ def _warn_scalars(data: Any, once: Once, logger: MultiProcessAdapter) -> None:
     if any(x.dim() == 0 for x in leaves(data)):
         once.warning(
             logger,
-            "gather_for_metrics got a scalar (0-dim tensor): a mean over one rank's batch counts padded samples too, and "
-            "batches of different size alike. Gather the rows and take the mean of those.",
+            "gather_for_metrics got a scalar (0-dim tensor): a mean over one rank's batch counts padded samples too, "
+            "and batches of different size alike. Gather the rows and take the mean of those.",
             key="scalar in gather_for_metrics",
         )

@@ -22,9 +22,15 @@ class PreparedOptimizer(torch.optim.Optimizer):
     optimizer: torch.optim.Optimizer
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, device_placement: bool = True, scaler: GradScaler | None = None, *,
-        strategy: Strategy | None = None, accumulation: Accumulation | None = None, device: torch.device | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        optimizer: torch.optim.Optimizer,
+        device_placement: bool = True,
+        scaler: GradScaler | None = None,
+        *,
+        strategy: Strategy | None = None,
+        accumulation: Accumulation | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         """
         Args:
             optimizer: the user's.
@@ -50,7 +56,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
     # `torch.optim.Optimizer` defines these names, so `__getattr__` would never see them.
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """State of the inner optimizer."""
         return self.optimizer.state
 
@@ -59,7 +65,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
         self.optimizer.state = state
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Parameter groups of the inner optimizer, the very list."""
         return self.optimizer.param_groups
 

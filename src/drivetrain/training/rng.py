@@ -15,9 +15,13 @@ from drivetrain.runtime.comm import Comm
 
 
 def set_seed(
-    seed: int, *, rank: int = 0, platform: Platform | None = None, device_specific: bool = False,
+    seed: int,
+    *,
+    rank: int = 0,
+    platform: Platform | None = None,
+    device_specific: bool = False,
     deterministic: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Seed Python, NumPy, torch and the devices of ``platform``.
 
     Args:

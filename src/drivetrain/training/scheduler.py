@@ -20,9 +20,16 @@ class PreparedScheduler:
     """
 
     def __init__(
-        self, scheduler: Any, optimizers: Any, step_with_optimizer: bool = True, split_batches: bool = False, *,
-        unit: Unit = "optimizer_step", num_processes: int = 1, accumulation: Accumulation | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        scheduler: Any,
+        optimizers: Any,
+        step_with_optimizer: bool = True,
+        split_batches: bool = False,
+        *,
+        unit: Unit = "optimizer_step",
+        num_processes: int = 1,
+        accumulation: Accumulation | None = None,
+    ) -> None:
         """
         Args:
             scheduler: the user's.
@@ -32,9 +39,7 @@ class PreparedScheduler:
             num_processes: steps of a call when ``unit`` is "process".
         """
         self.scheduler = scheduler
-        self.optimizers: Sequence[Any] = (
-            list(optimizers) if isinstance(optimizers, list | tuple) else [optimizers]
-        )
+        self.optimizers: Sequence[Any] = list(optimizers) if isinstance(optimizers, list | tuple) else [optimizers]
         self.split_batches = split_batches
         self.step_with_optimizer = step_with_optimizer
         self._accumulation = accumulation if accumulation is not None else Accumulation()

@@ -26,7 +26,9 @@ def compile_model(model: nn.Module, options: TorchDynamoPlugin) -> nn.Module:
     if is_compiled(model) or not options.active:
         return model
     if options.use_regional_compilation:
-        raise ConfigError("use_regional_compilation is not available in this version. Leave it out: the whole model is compiled.")
+        raise ConfigError(
+            "use_regional_compilation is not available in this version. Leave it out: the whole model is compiled."
+        )
     return torch.compile(model, **options.to_kwargs())  # type: ignore[return-value]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
@@ -34,12 +35,14 @@ class Ddp(Strategy):
         options = self.context.ddp_options
         devices = self.context.platform.ddp_devices(device)
         wrapped = DistributedDataParallel(
-            model, device_ids=devices, output_device=devices[0] if devices else None,
+            model,
+            device_ids=devices,
+            output_device=devices[0] if devices else None,
             **(options.to_kwargs() if options else {}),
-        )  # fmt: skip
+        )
         if options is not None:
             options.register_comm_hook(wrapped)
-        shutdown.before_groups_end(wrapped, _drop_reducer)
+        shutdown.before_groups_end(wrapped, _let_go)
         return wrapped
 
     def backward(self, loss: Tensor, *, divisor: Any, sync: bool, **kwargs: Any) -> None:
@@ -80,11 +83,11 @@ class Ddp(Strategy):
         return self._reducing(model) if isinstance(model, DistributedDataParallel) else nullcontext()
 
 
-def _drop_reducer(model: DistributedDataParallel) -> None:
-    """Take the reducer from a wrapped model, before the process group ends.
+def _let_go(model: DistributedDataParallel) -> None:
+    """Take from a wrapped model what holds the process group, before the group ends.
 
-    A reducer that outlives its gloo group deadlocks in the group's destructor, which joins threads while it holds the
-    interpreter's lock. Users keep their model in a variable to the end, so the reducer has to go before.
+    A group that is still held when it ends deadlocks in its destructor later on, which joins threads while it holds
+    the interpreter's lock. Users keep their model in a variable to the end, so the model has to let go.
     """
-    model.__dict__.pop("reducer", None)
-    model.__dict__.pop("logger", None)
+    for name in ("reducer", "logger", "process_group"):
+        vars(model).pop(name, None)

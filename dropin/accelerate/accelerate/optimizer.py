@@ -1,0 +1,9 @@
+"""The optimizer that `prepare` returns."""
+
+from accelerate._names import attach
+from drivetrain.training.optimizer import PreparedOptimizer as AcceleratedOptimizer
+from drivetrain.training.optimizer import move_to_device as move_to_device
+
+__all__ = ["AcceleratedOptimizer", "move_to_device"]
+
+__getattr__, __dir__ = attach(__name__)

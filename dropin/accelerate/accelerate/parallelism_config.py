@@ -1,0 +1,5 @@
+"""Several kinds of parallelism at once, by name only in this version."""
+
+from accelerate._names import attach
+
+__getattr__, __dir__ = attach(__name__)

@@ -1,0 +1,5 @@
+"""Eight-bit training with Transformer Engine, by name only in this version."""
+
+from accelerate._names import attach
+
+__getattr__, __dir__ = attach(__name__)

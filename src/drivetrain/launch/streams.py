@@ -1,0 +1,90 @@
+"""What ranks print: passed on as it comes, and the end of it remembered."""
+
+from __future__ import annotations
+
+import os
+
+KEPT = 256 * 1024
+"""Bytes remembered of each rank's standard error."""
+
+
+class Screen:
+    """Counts what was written to the user, to know what came last."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+
+
+class Relay:
+    """Passes on one stream of one rank.
+
+    Attributes:
+        reader: descriptor to wait on and read from.
+        writer: descriptor that becomes the rank's stream, until `started`.
+        tail: the last bytes, if they are to be kept.
+        last: number of the screen's write that was this stream's last, 0 before the first.
+    """
+
+    def __init__(self, target: int, screen: Screen, *, keep: bool) -> None:
+        self.reader, self.writer = _terminal(target) if os.isatty(target) else os.pipe()
+        self.tail = bytearray()
+        self.last = 0
+        self.open = True
+        self._target, self._screen, self._keep = target, screen, keep
+
+    def started(self) -> None:
+        """Close our copy of the end that the rank writes to."""
+        os.close(self.writer)
+        os.set_blocking(self.reader, False)
+
+    def pump(self) -> bool:
+        """Pass on what is there; False once there is nothing more now (`open` tells whether there ever will be)."""
+        try:
+            data = os.read(self.reader, 65536)
+        except BlockingIOError:
+            return False
+        except OSError:  # a terminal whose other end is closed
+            data = b""
+        if not data:
+            self.open = False
+            return False
+        self._screen.writes += 1
+        self.last = self._screen.writes
+        if self._keep:
+            self.tail += data
+            del self.tail[:-KEPT]
+        write_all(self._target, data)
+        return True
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.open = False
+        os.close(self.reader)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything. If nobody listens any more, the text is dropped: the ranks shall not end for that."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            import select
+
+            select.select([], [fd], [])
+        except BrokenPipeError:
+            return
+
+
+def _terminal(like: int) -> tuple[int, int]:
+    """A pseudo terminal as large as ``like``, so that ranks colour and redraw as they would without us."""
+    import fcntl
+    import termios
+
+    master, slave = os.openpty()
+    attributes = termios.tcgetattr(slave)
+    attributes[1] &= ~termios.OPOST  # the real terminal adds the carriage returns
+    termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    size = fcntl.ioctl(like, termios.TIOCGWINSZ, b"\0" * 8)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
+    return master, slave

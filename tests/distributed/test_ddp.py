@@ -1,0 +1,178 @@
+"""Data parallel on two ranks: what is averaged when, which hook it goes through, and how uneven ends are joined."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ranks import rank_outcomes, run_ranks, run_script
+
+
+def _accelerator(**kwargs):
+    from drivetrain import Accelerator
+
+    return Accelerator(cpu=True, **kwargs)
+
+
+def _linear(value=0.0):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+def _grad(model):
+    return model.module.weight.grad.item()
+
+
+def _syncing():
+    accelerator = _accelerator(gradient_accumulation_steps=2)
+    r = accelerator.process_index
+    model, frozen = _linear(), _linear().requires_grad_(False)
+    prepared, still = accelerator.prepare(model, frozen)
+    out = {
+        "kind": type(prepared).__name__,
+        "frozen": still is frozen,
+        "same": accelerator.prepare(model) is prepared,
+        "unwrapped": accelerator.unwrap_model(prepared) is model,
+        "names": list(accelerator.get_state_dict(prepared)),
+        "type": str(accelerator.distributed_type.value),
+    }
+    x = torch.full((1, 1), 1.0 + r)
+    with accelerator.no_sync(prepared):
+        accelerator.backward(2 * prepared(x).sum())  # halved, since outside of a window
+        out["no_sync"] = _grad(prepared)
+    prepared.zero_grad()
+    with accelerator.no_sync(prepared):
+        loss = 2 * prepared(x).sum()
+        with accelerator.trigger_sync_in_backward(prepared):
+            accelerator.backward(loss)
+    out["triggered"] = _grad(prepared)
+    prepared.zero_grad()
+    seen = []
+    for _ in range(2):
+        with accelerator.accumulate(prepared):
+            accelerator.backward(prepared(x).sum())
+            seen.append(_grad(prepared))
+    out["window"] = seen
+    return out
+
+
+def test_gradients_are_averaged_when_a_window_ends():
+    for r, out in enumerate(run_ranks(_syncing)):
+        assert out == {
+            "kind": "DistributedDataParallel", "frozen": True, "same": True, "unwrapped": True, "names": ["weight"],
+            "type": "MULTI_CPU", "no_sync": 1.0 + r, "triggered": 1.5, "window": [(1 + r) / 2, 1.5],
+        }  # fmt: skip
+
+
+def _two_models():
+    accelerator = _accelerator(gradient_accumulation_steps=2)
+    a, b, loader = accelerator.prepare(_linear(), _linear(), DataLoader(torch.ones(12, 1), batch_size=1))
+    rows = []
+    for batch in loader:
+        batch = batch * (1 + accelerator.process_index)
+        with accelerator.accumulate(a, b):
+            accelerator.backward(a(batch).sum() + 10 * b(batch).sum())
+            if accelerator.sync_gradients:
+                rows.append([_grad(a), _grad(b)])
+                a.zero_grad()
+                b.zero_grad()
+    return rows
+
+
+def test_models_of_one_window_are_averaged_together():
+    assert run_ranks(_two_models) == [[[1.5, 15.0]] * 3] * 2
+
+
+def _hooked(hook, wrapper):
+    from drivetrain import DistributedDataParallelKwargs
+
+    options = DistributedDataParallelKwargs(comm_hook=hook, comm_wrapper=wrapper, gradient_as_bucket_view=True)
+    accelerator = _accelerator(kwargs_handlers=[options])
+    model = accelerator.prepare(_linear())
+    # 1/3 is no half-precision number, so the rounding tells which way the gradient went.
+    accelerator.backward(model(torch.full((1, 1), 1 / 3)).sum())
+    return _grad(model)
+
+
+@pytest.mark.parametrize("hook, wrapper", [("no", "no"), ("fp16", "no"), ("power_sgd", "fp16")])
+def test_gradients_go_through_the_hook(hook, wrapper):
+    expected = 1 / 3 if hook == "no" else torch.tensor(1 / 3).half().item()
+    for got in run_ranks(_hooked, args=(hook, wrapper)):
+        assert got == pytest.approx(expected, rel=1e-6 if hook != "power_sgd" else 1e-3)
+
+
+def test_a_hook_that_cannot_run_here_says_so():
+    for outcome in rank_outcomes(_hooked, args=("bf16", "no")):
+        assert outcome.error == "ConfigError" and "bf16" in outcome.text
+    for outcome in rank_outcomes(_hooked, args=("no", "fp16")):
+        assert outcome.error == "ConfigError" and "comm_hook" in outcome.text
+
+
+def _uneven():
+    from drivetrain import DataLoaderConfiguration
+
+    accelerator = _accelerator(dataloader_config=DataLoaderConfiguration(even_batches=True))
+    model, loader = accelerator.prepare(_linear(), DataLoader(torch.ones(5, 1), batch_size=1))
+    counts = []
+    for even in (None, False):
+        seen = 0
+        with accelerator.join_uneven_inputs([model], even_batches=even):
+            for batch in loader:
+                accelerator.backward(model(batch).sum())
+                seen += 1
+        counts.append(seen)
+    accelerator.wait_for_everyone()
+    return [*counts, accelerator.even_batches]
+
+
+def test_ranks_with_fewer_batches_are_joined():
+    assert run_ranks(_uneven) == [[3, 3, True], [3, 2, True]]
+
+
+def _schedule(unit):
+    accelerator = _accelerator(**({"schedule_unit": unit} if unit else {}))
+    model = _linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model, optimizer, scheduler = accelerator.prepare(
+        model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    )
+    optimizer.step()
+    scheduler.step()
+    return scheduler.get_last_lr()
+
+
+@pytest.mark.parametrize("unit, rate", [(None, 0.5), ("optimizer_step", 0.5), ("process", 0.25)])
+def test_a_schedule_counts_optimizer_steps_unless_told(unit, rate):
+    assert run_ranks(_schedule, args=(unit,)) == [[rate]] * 2
+
+
+KEPT = """
+import torch
+from drivetrain import Accelerator
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+for _ in range(3):
+    accelerator.backward(model(torch.randn(4, 16)).mean())
+    optimizer.step()
+    optimizer.zero_grad()
+accelerator.end_training()
+print("END", accelerator.process_index)
+"""
+
+
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("start", ["fork", "fresh", "torchrun"])
+def test_a_script_that_keeps_its_model_ends_by_itself(tmp_path, start):
+    script = tmp_path / "script.py"
+    script.write_text(KEPT)
+    launch = ["drivetrain", "launch", "--cpu", "--num_processes", "2", "--start_method", start]
+    command = ["torchrun", "--nproc-per-node", "2", "--master-port", "0"] if start == "torchrun" else launch
+    for _ in range(2):
+        out = run_script([*command, script], timeout=90)
+        assert out.returncode == 0, out.output
+        assert sorted(line for line in out.stdout.splitlines() if "END" in line) == ["END 0", "END 1"]
