@@ -29,6 +29,9 @@ Each option is declared once and can be set in five ways. The first of them that
 5. the default.
 
 `drivetrain launch --show-config` prints every value of a run and which of the five it came from.
+
+Options of engines that this version does not have (see [the support table](../support.md)) are read, so that files and
+command lines stay valid; asking for such an engine stops with an error that says so.
 """
 
 

@@ -21,6 +21,8 @@ MUTATING_METHODS = frozenset(
 BACKEND_FOLDERS = frozenset({"platforms", "strategies"})
 # What an option is called on the command line and in a file has to be compared with something: here and nowhere else.
 OPTION_FOLDERS = frozenset({"config", "launch", "cli"})
+# Not vendors: a tensor in host memory, and one without memory. Each torch has both.
+TORCHS_OWN = frozenset({"cpu", "meta"})
 BASES = frozenset({"Strategy", "Platform"})
 
 
@@ -105,35 +107,48 @@ def no_backend_branch(tree: ast.Module, path: PurePosixPath) -> Iterator[Problem
     if path.parts[0] in BACKEND_FOLDERS:
         return
     for node in ast.walk(tree):
-        sides: list[ast.expr] = []
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
+            found = [_compared_backend(side, [other for other in sides if other is not side]) for side in sides]
         elif isinstance(node, ast.Match):
-            sides = [node.subject]
-        elif (
-            isinstance(node, ast.Call) and _last_name(node.func) in ("isinstance", "issubclass") and len(node.args) > 1
-        ):
-            kinds = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
-            for name in filter(None, map(_last_name, kinds)):
-                if name not in BASES and name.endswith(tuple(BASES)):
-                    yield node.lineno, f"asks whether something is a {name}: add a method to the base class instead"
-        for side in sides:
-            if (what := _names_a_backend(side)) is not None and not _is_option(what, path):
-                yield getattr(node, "lineno", 1), f"compares {what}: ask the platform or the strategy instead"
+            patterns = [case.value for case in ast.walk(node) if isinstance(case, ast.MatchValue)]
+            found = [_compared_backend(node.subject, patterns)]
+        elif isinstance(node, ast.Call):
+            found = list(_backend_classes(node))
+        else:
+            continue
+        for what in filter(None, found):
+            if not (what.startswith("DistributedType.") and path.parts[0] in OPTION_FOLDERS):
+                yield node.lineno, f"asks for {what}: add a method to the platform or the strategy instead"
 
 
-def _is_option(what: str, path: PurePosixPath) -> bool:
-    return what.startswith("DistributedType.") and path.parts[0] in OPTION_FOLDERS
+def _backend_classes(call: ast.Call) -> Iterator[str]:
+    """The strategies and platforms that an `isinstance` asks for by name."""
+    if _last_name(call.func) not in ("isinstance", "issubclass") or len(call.args) < 2:
+        return
+    kinds = call.args[1].elts if isinstance(call.args[1], ast.Tuple) else [call.args[1]]
+    for name in filter(None, map(_last_name, kinds)):
+        if name not in BASES and name.endswith(tuple(BASES)):
+            yield name
 
 
-def _names_a_backend(side: ast.expr) -> str | None:
+def _compared_backend(side: ast.expr, others: list[ast.expr]) -> str | None:
+    """The attribute by which this comparison asks for one certain backend, if it does."""
     if not isinstance(side, ast.Attribute):
         return None
     owner = _last_name(side.value) or ""
-    named = side.attr == "name" and owner.lstrip("_") in ("strategy", "platform")
-    typed = side.attr == "type" and owner.endswith("device")
-    kind = owner == "DistributedType" and side.attr != "NO"
-    return f"{owner}.{side.attr}" if named or typed or kind else None
+    if owner == "DistributedType":
+        return f"{owner}.{side.attr}" if side.attr != "NO" else None
+    words = {word for other in others for word in _words(other)}
+    named = side.attr == "name" and owner.lstrip("_") in ("strategy", "platform") and words
+    typed = side.attr == "type" and owner.endswith("device") and words - TORCHS_OWN
+    return f"{owner}.{side.attr}" if named or typed else None
+
+
+def _words(node: ast.expr) -> Iterator[str]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            yield inner.value
 
 
 def _last_name(node: ast.expr) -> str | None:

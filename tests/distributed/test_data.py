@@ -326,12 +326,21 @@ def _peers():
         mesh_dim_names, shape = ("dp_shard", "tp"), (1, 2)
 
     comm = _comm()
-    return _seen(_prepared(comm, DataLoader(Stream(5), 2), torch_device_mesh=Mesh(), dispatch_batches=True))
+    streams = [
+        _seen(_prepared(comm, DataLoader(Stream(5), 2), torch_device_mesh=Mesh(), dispatch_batches=dispatch))
+        for dispatch in (True, False)
+    ]
+    shuffled = _flat(_prepared(comm, DataLoader(torch.arange(16), 2, shuffle=True), torch_device_mesh=Mesh()))
+    return [*streams, shuffled]
 
 
 def test_peers_of_one_data_rank_get_the_same_batches():
     expected = [[[0, 1], 2, False], [[2, 3], 2, False], [[4], 1, True]]
-    assert [[one[:3] for one in rank] for rank in run_ranks(_peers)] == [expected, expected]
+    first, second = run_ranks(_peers)
+    for dispatched, read, shuffled in (first, second):
+        assert [one[:3] for one in dispatched] == [one[:3] for one in read] == expected
+        assert sorted(shuffled) == list(range(16))
+    assert first[2] == second[2]
 
 
 def _rng():

@@ -176,3 +176,16 @@ def test_a_script_that_keeps_its_model_ends_by_itself(tmp_path, start):
         out = run_script([*command, script], timeout=90)
         assert out.returncode == 0, out.output
         assert sorted(line for line in out.stdout.splitlines() if "END" in line) == ["END 0", "END 1"]
+
+
+def _shared_random_state():
+    accelerator = _accelerator(rng_types=["torch"])
+    torch.manual_seed(accelerator.process_index)
+    loader = accelerator.prepare(DataLoader(torch.arange(4), batch_size=1))
+    return [torch.rand(1).item() for _ in loader]
+
+
+def test_random_states_are_shared_at_the_start_of_an_epoch():
+    first, second = run_ranks(_shared_random_state)
+    torch.manual_seed(0)
+    assert first == second == [torch.rand(1).item() for _ in range(2)]

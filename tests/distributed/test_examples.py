@@ -47,7 +47,7 @@ def test_digits_learns_the_same_on_two_processes(tmp_path: Path) -> None:
         assert 0 < result["accuracy"] < 1
         assert result["accuracy"] * 389 == pytest.approx(round(result["accuracy"] * 389), abs=1e-4)
         curves[processes] = result["loss"]
-    assert curves[2] == pytest.approx(curves[1], abs=1e-3)
+    assert curves[2] == pytest.approx(curves[1], abs=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -66,8 +66,8 @@ def test_digits_in_low_precision(tmp_path: Path, precision: str) -> None:
     weights = load_file(tmp_path / "model" / "model.safetensors")
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     assert shapes == {
-        "0.weight": (16, 1, 3, 3), "0.bias": (16,), "2.weight": (32, 16, 3, 3), "2.bias": (32,),
-        "6.weight": (10, 512), "6.bias": (10,),
+        "0.weight": (32, 1, 3, 3), "0.bias": (32,), "2.weight": (64, 32, 3, 3), "2.bias": (64,),
+        "6.weight": (10, 1024), "6.bias": (10,),
     }  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def test_transformer_learns(processes: int) -> None:
 @pytest.mark.parametrize(
     "one, two, accuracy, wrong",
     [
-        ([1.0, 0.5], [1.0, 0.5005], 0.96, []),
-        ([1.0, 0.5], [1.0, 0.51], 0.97, ["the loss curves differ by more than is allowed"]),
+        ([1.0, 0.5], [1.0, 0.50005], 0.96, []),
+        ([1.0, 0.5], [1.0, 0.5002], 0.97, ["the loss curves differ by more than is allowed"]),
         ([1.0, math.nan], [1.0, math.nan], 0.97, ["the loss curves differ by more than is allowed"]),
         ([1.0, 0.5], [1.0], 0.97, ["one process took 2 steps and two took 1"]),
         ([1.0], [1.0], 0.95, ["the accuracy on 2 process(es) is too low"]),

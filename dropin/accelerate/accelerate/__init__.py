@@ -11,10 +11,6 @@ __all__ = [*public_names("accelerate"), "__version__"]  # noqa: PLE0604 - the na
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from accelerate.accelerator import Accelerator as Accelerator
-    from accelerate.state import PartialState as PartialState
-    from accelerate.utils.imports import is_rich_available as is_rich_available
-    from accelerate.utils.random import synchronize_rng_states as synchronize_rng_states
     from drivetrain.config.enums import DDPCommunicationHookType as DDPCommunicationHookType
     from drivetrain.config.enums import DistributedType as DistributedType
     from drivetrain.config.handlers import AutocastKwargs as AutocastKwargs
@@ -27,5 +23,10 @@ if TYPE_CHECKING:
     from drivetrain.launch.functions import debug_launcher as debug_launcher
     from drivetrain.launch.functions import notebook_launcher as notebook_launcher
     from drivetrain.training.oom import find_executable_batch_size as find_executable_batch_size
+
+    from accelerate.accelerator import Accelerator as Accelerator
+    from accelerate.state import PartialState as PartialState
+    from accelerate.utils.imports import is_rich_available as is_rich_available
+    from accelerate.utils.random import synchronize_rng_states as synchronize_rng_states
 
 __getattr__, __dir__ = attach(__name__)

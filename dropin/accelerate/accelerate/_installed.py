@@ -13,9 +13,9 @@ _KINDS = (".dist-info", ".egg-info")
 def check(package_file: str, path: list[str] | None = None) -> None:
     """Refuse to run beside another distribution that is called accelerate.
 
-    Its metadata, its commands and its files would be mixed with ours: which of them answers would depend on the order of
-    installation. Looked at are the folder that holds our package, and the first folder on ``path`` that says which
-    distribution is installed.
+    Its metadata, its commands and its files would be mixed with ours, and which of them answers would depend on the
+    order of installation. Looked at are the folder that holds our package, and the first folder on ``path`` that says
+    which distribution is installed.
 
     Args:
         package_file: ``__file__`` of the package.
@@ -28,9 +28,9 @@ def check(package_file: str, path: list[str] | None = None) -> None:
     foreign = _foreign(os.path.dirname(ours)) or _first_installed(sys.path if path is None else path)
     if foreign is not None:
         raise ImportError(
-            f"two distributions called `accelerate` are in this environment: the files imported here are drivetrain's, in "
-            f"{ours}, but {foreign} belongs to another one. Mixed, neither can be relied on. Remove both and install the "
-            "one you want:\n"
+            "two distributions called `accelerate` are in this environment: the files imported here are drivetrain's, "
+            f"in {ours}, but {foreign} belongs to another one. Mixed, neither can be relied on. Remove both and "
+            "install the one you want:\n"
             "    python -m pip uninstall -y accelerate   # again, until pip says that it is not installed\n"
             "    python -m pip install PATH_TO_DRIVETRAIN/dropin/accelerate",
             name="accelerate",

@@ -1,8 +1,8 @@
 """The one table from the names that scripts import to the objects behind them, and what makes a module out of its rows.
 
-A row is ``module: {home: names}``. A home is a module of drivetrain, or one of this package (the module itself, when it
-defines the names), or ``LATER + feature`` for names that this version only knows by name. ``name=other`` takes the object
-that its home calls ``other``. Everything resolves to the same object wherever it is imported from.
+A row is ``module: {home: names}``. A home is a module of drivetrain, or one of this package (the module itself, when
+it defines the names), or ``LATER + feature`` for names that this version only knows by name. ``name=other`` takes the
+object that its home calls ``other``. Everything resolves to the same object wherever it is imported from.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ TABLE: dict[str, dict[str, str]] = {
     "accelerate.parallelism_config": {_PARALLEL: "ParallelismConfig"},
     "accelerate.scheduler": {"drivetrain.training.scheduler": "AcceleratedScheduler=PreparedScheduler"},
     "accelerate.state": {
-        _SELF: "AcceleratorState GradientState PartialState ThreadLocalSharedDict do_nothing is_initialized",
+        "accelerate._gradients": "GradientState",
+        _SELF: "AcceleratorState PartialState ThreadLocalSharedDict do_nothing is_initialized",
     },
     "accelerate.tracking": {
         _SELF: "LOGGER_TYPE_TO_CLASS filter_trackers register_tracker_class",
-        "drivetrain.tracking.base": "GeneralTracker=Tracker "
-        "get_available_trackers=available_trackers on_main_process",
+        "drivetrain.tracking.base": "GeneralTracker=Tracker get_available_trackers=available_trackers on_main_process",
         "drivetrain.tracking.tensorboard": "TensorBoardTracker",
         LATER + "this tracker": "AimTracker ClearMLTracker CometMLTracker DVCLiveTracker MLflowTracker SwanLabTracker "
         "TrackioTracker WandBTracker",
@@ -318,7 +318,8 @@ def _homes_of(module: str) -> dict[str, tuple[str, str]]:
         homes |= {
             other.removeprefix(f"{module}."): (other, "")
             for other in inside
-            if other.startswith(f"{module}.") and "." not in other[len(module) + 1 :]
+            if other.startswith(f"{module}.")
+            and "." not in other[len(module) + 1 :]
             # A function of the same name stands before its module, as in `from accelerate.utils import tqdm`.
             and other.removeprefix(f"{module}.") not in homes
         }

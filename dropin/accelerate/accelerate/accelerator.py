@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
 import drivetrain.accelerator
-from accelerate import _later
-from accelerate._names import attach
-from accelerate.state import AcceleratorState, GradientState, Run, install, opened_world
-from accelerate.tracking import registered
 from drivetrain.config.enums import FP8BackendType
 from drivetrain.core.errors import UsageError
 from drivetrain.session import Session, World
 from drivetrain.tracking.base import Tracker
 from drivetrain.training.scheduler import Unit
+
+from accelerate import _later
+from accelerate._current import Run, install, opened_world
+from accelerate._names import attach
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.tracking import registered
 
 _CHECKPOINTS = "checkpoints of the whole training state"
 
@@ -163,7 +165,9 @@ class Accelerator(drivetrain.accelerator.Accelerator):
         """
         raise _later.NotAvailable(_later.text("deepspeed_ulysses_dl_adapter", "sequence parallelism"))
 
-    def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any) -> str:
+    def save_state(
+        self, output_dir: str | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any
+    ) -> str:
         """Write the state of the whole training.
 
         Raises:

@@ -7,10 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
-
-from accelerate import state
-from accelerate._names import attach
 from drivetrain.config.enums import RNGType
 from drivetrain.data import prepare
 from drivetrain.data.dispatch import DispatchLoader as DataLoaderDispatcher
@@ -22,6 +18,10 @@ from drivetrain.data.samplers import SkipBatchSampler as SkipBatchSampler
 from drivetrain.data.samplers import get_sampler as get_sampler
 from drivetrain.data.skip import skip_first_batches as skip_first_batches
 from drivetrain.training import rng
+from torch.utils.data import DataLoader
+
+from accelerate import _current
+from accelerate._names import attach
 
 __all__ = [
     "BatchSamplerShard", "DataLoaderDispatcher", "DataLoaderShard", "IterableDatasetShard", "SeedableRandomSampler",
@@ -50,14 +50,14 @@ def prepare_data_loader(
 
     The processes are those of the run, and the windows that its end closes are those of the newest Accelerator.
     """
-    world = state.world()
+    world = _current.world()
     return prepare.prepare_data_loader(
         dataloader, device=device, num_processes=num_processes, process_index=process_index,
         split_batches=split_batches, put_on_device=put_on_device, rng_types=rng_types,
         dispatch_batches=dispatch_batches, even_batches=even_batches, slice_fn_for_dispatch=slice_fn_for_dispatch,
         use_seedable_sampler=use_seedable_sampler, data_seed=data_seed, non_blocking=non_blocking,
         use_stateful_dataloader=use_stateful_dataloader, torch_device_mesh=torch_device_mesh, comm=world.comm,
-        loops=state.current_loops(), synchronize=partial(rng.synchronize, comm=world.comm, platform=world.platform),
+        loops=_current.current_loops(), synchronize=partial(rng.synchronize, comm=world.comm, platform=world.platform),
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The learning-rate schedule that `prepare` returns."""
 
-from accelerate._names import attach
 from drivetrain.training.scheduler import PreparedScheduler as AcceleratedScheduler
+
+from accelerate._names import attach
 
 __all__ = ["AcceleratedScheduler"]
 

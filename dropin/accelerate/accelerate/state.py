@@ -6,81 +6,25 @@ the same views, tied to that Accelerator, so that a second one does not change w
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-
-from accelerate._names import attach
-from accelerate.utils.environment import parse_flag_from_env
 from drivetrain.config.enums import DistributedType
-from drivetrain.config.handlers import GradientAccumulationPlugin, InitProcessGroupKwargs
 from drivetrain.config.resolve import in_process
 from drivetrain.core.errors import ConfigError
 from drivetrain.runtime import shutdown
-from drivetrain.runtime.accumulation import Accumulation, Loops
-from drivetrain.session import Session, World, choose_platform, open_session, open_world
+from drivetrain.runtime.accumulation import Accumulation
+from drivetrain.session import World, choose_platform, open_session
 
-
-class Run:
-    """What the views show of one Accelerator: how it computes, not what it has prepared."""
-
-    def __init__(self, session: Session, accumulation: Accumulation, dynamo_plugin: Any = None) -> None:
-        self.session, self.accumulation, self.dynamo_plugin = session, accumulation, dynamo_plugin
-        self.set_by_hand: dict[str, Any] = {}
-        self.plugin_extras: dict[str, Any] = {}
-
-
-class _Current:
-    """What views that belong to no Accelerator look at. There is one per process, as libraries expect."""
-
-    def __init__(self) -> None:
-        self.world: World | None = None
-        self.set_on_world: dict[str, Any] = {}
-        self.run: Run | None = None
-        self.windows = Run(None, Accumulation())  # type: ignore[arg-type] - only its windows are looked at
-
-
-_current = _Current()
-
-
-def install(run: Run) -> None:
-    """Let the views show ``run``, the newest Accelerator's."""
-    _current.world, _current.run, _current.windows = run.session.world, run, run
-
-
-def opened_world() -> World | None:
-    """The world that a `PartialState` or an Accelerator has opened, if there is one."""
-    return _current.world
-
-
-def current_loops() -> Loops:
-    """The loops of the newest Accelerator's windows."""
-    return _current.windows.accumulation.loops
-
-
-def world() -> World:
-    """The world of this process, opened now if nobody has opened it yet."""
-    if _current.world is None:
-        PartialState()
-    assert _current.world is not None
-    return _current.world
-
-
-def _open(cpu: bool, backend: str | None = None, **group: Any) -> World:
-    settings = in_process({"cpu": True if cpu else None}, contract_names=True)
-    options = None
-    given = {name: value for name, value in group.items() if value is not None}
-    if backend is not None or given:
-        platform = choose_platform("cpu" if settings["cpu"] else "auto")
-        options = InitProcessGroupKwargs(backend=backend or platform.collective_backend, **given)
-    return open_world(
-        cpu=settings["cpu"], device=settings["torch_device"], group=options,
-        collective_timeout=settings["collective_timeout"],
-    )  # fmt: skip
+from accelerate._current import Run, current, install, open_now, world
+from accelerate._gradients import GradientState as GradientState
+from accelerate._later import NotAvailable, text
+from accelerate._names import attach
+from accelerate._views import Fact, View
+from accelerate.utils.environment import parse_flag_from_env
 
 
 def do_nothing(*args: Any, **kwargs: Any) -> None:
@@ -100,134 +44,13 @@ class ThreadLocalSharedDict(threading.local):
         self._storage = value
 
 
-class _Fact:
-    """An attribute that reads the world or the run, unless somebody has set it on the state object."""
-
-    def __init__(self, read: Callable[[Any], Any]) -> None:
-        self.read, self.__doc__ = read, read.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, view: Any, owner: type | None = None) -> Any:
-        if view is None:
-            return self
-        by_hand = view._by_hand()
-        return by_hand[self.name] if self.name in by_hand else self.read(view)
-
-    def __set__(self, view: Any, value: Any) -> None:
-        view._by_hand()[self.name] = value
-
-
-class _SharedState(MutableMapping):
-    """The attributes of a state class as the dictionary that its instances are said to share."""
-
-    def __init__(self, kind: type[_View]) -> None:
-        self._kind = kind
-
-    def _names(self) -> list[str]:
-        if not self._kind._is_open():
-            return []
-        return [*self._kind._facts(), *(n for n in self._kind._by_hand_of_class() if n not in self._kind._facts())]
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._names():
-            raise KeyError(name)
-        return getattr(object.__new__(self._kind), name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._kind._by_hand_of_class()[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._kind._by_hand_of_class()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
-
-    def __len__(self) -> int:
-        return len(self._names())
-
-    def clear(self) -> None:
-        """Forget the state, as `_reset_state` does."""
-        self._kind._forget()
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-
-class _Shared(type):
-    """Lets ``PartialState._shared_state`` be looked at, and emptied, on the class."""
-
-    @property
-    def _shared_state(cls) -> _SharedState:
-        return _SharedState(cls)  # type: ignore[arg-type]
-
-    @_shared_state.setter
-    def _shared_state(cls, value: dict[str, Any]) -> None:
-        cls._forget()  # type: ignore[attr-defined]
-        cls._by_hand_of_class().update(value)  # type: ignore[attr-defined]
-
-
-class _View(metaclass=_Shared):
-    _tied_to: Run | None = None
-    _known_attrs: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def _is_open(cls) -> bool:
-        raise NotImplementedError
-
-    @classmethod
-    def _forget(cls) -> None:
-        raise NotImplementedError
-
-    @classmethod
-    def _by_hand_of_class(cls) -> dict[str, Any]:
-        raise NotImplementedError
-
-    @classmethod
-    def _facts(cls) -> list[str]:
-        return [name for base in reversed(cls.__mro__) for name, value in vars(base).items() if isinstance(value, _Fact)]
-
-    @classmethod
-    def _of(cls, run: Run) -> Any:
-        view = object.__new__(cls)
-        view.__dict__["_tied_to"] = run
-        return view
-
-    @property
-    def _shared_state(self) -> _SharedState:
-        return type(self)._shared_state
-
-    def _by_hand(self) -> dict[str, Any]:
-        return type(self)._by_hand_of_class() if self._tied_to is None else self._tied_to.set_by_hand
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(getattr(type(self), name, None), (_Fact, property)):
-            object.__setattr__(self, name, value)
-        else:
-            self._by_hand()[name] = value
-
-    def __getattr__(self, name: str) -> Any:
-        # Reached for what is not there, and for facts of a state that has been reset.
-        by_hand = {} if name.startswith("__") else self._by_hand()
-        if name in by_hand:
-            return by_hand[name]
-        kind = type(self).__name__
-        if name in self._known_attrs:
-            raise AttributeError(
-                f"`{kind}` object has no attribute `{name}`. This happens if `{kind}._reset_state()` was called and no "
-                "`Accelerator` or `PartialState` was made after it."
-            )
-        raise AttributeError(f"'{kind}' object has no attribute '{name}'")
-
-
 _WORLD_ATTRS = (
     "_cpu", "_mixed_precision", "_shared_state", "backend", "debug", "device", "distributed_type", "fork_launched",
     "local_process_index", "num_processes", "process_index",
 )  # fmt: skip
 
 
-class _WorldView(_View):
+class _WorldView(View):
     """What `PartialState` and `AcceleratorState` have in common: the facts about processes, and process control."""
 
     _known_attrs = _WORLD_ATTRS
@@ -235,15 +58,15 @@ class _WorldView(_View):
     def _world(self) -> World:
         raise NotImplementedError
 
-    device = _Fact(lambda view: view._world().topology.device)
-    distributed_type = _Fact(lambda view: _distributed_type(view._world()))
-    num_processes = _Fact(lambda view: view._world().topology.world_size)
-    process_index = _Fact(lambda view: view._world().topology.rank)
-    local_process_index = _Fact(lambda view: view._world().topology.local_rank)
-    backend = _Fact(lambda view: getattr(view._world().comm, "backend", None))
-    debug = _Fact(lambda view: bool(view._world()) and parse_flag_from_env("ACCELERATE_DEBUG_MODE"))
-    fork_launched = _Fact(lambda view: bool(view._world()) and parse_flag_from_env("FORK_LAUNCHED"))
-    _cpu = _Fact(lambda view: view._world().topology.device.type == "cpu")
+    device = Fact(lambda view: view._world().topology.device)
+    distributed_type = Fact(lambda view: _distributed_type(view._world()))
+    num_processes = Fact(lambda view: view._world().topology.world_size)
+    process_index = Fact(lambda view: view._world().topology.rank)
+    local_process_index = Fact(lambda view: view._world().topology.local_rank)
+    backend = Fact(lambda view: getattr(view._world().comm, "backend", None))
+    debug = Fact(lambda view: bool(view._world()) and parse_flag_from_env("ACCELERATE_DEBUG_MODE"))
+    fork_launched = Fact(lambda view: bool(view._world()) and parse_flag_from_env("FORK_LAUNCHED"))
+    _cpu = Fact(lambda view: view._world().topology.device.type == "cpu")
 
     @property
     def use_distributed(self) -> bool:
@@ -270,7 +93,7 @@ class _WorldView(_View):
         self._world().control.wait_for_everyone()
 
     def main_process_first(self) -> AbstractContextManager[None]:
-        """The body runs on process 0, then on the others. Every process enters; an error inside lets the others go on."""
+        """The body runs on process 0, then on the others. Every process enters, and is let in when the body fails."""
         return self._world().control.first(self.is_main_process)
 
     def local_main_process_first(self) -> AbstractContextManager[None]:
@@ -304,7 +127,7 @@ def _distributed_type(world: World) -> DistributedType:
 
 
 class PartialState(_WorldView):
-    """The processes of the run and the device of this one. The first one made opens the process group, if there is one."""
+    """The processes of the run, and the device of this one. Made first, it opens the process group if there is one."""
 
     def __init__(self, cpu: bool = False, **kwargs: Any) -> None:
         """
@@ -314,29 +137,31 @@ class PartialState(_WorldView):
 
         Raises:
             ConfigError: an argument is unknown, or the backend does not fit the device.
+            NotAvailable: SageMaker's data parallel is asked for.
         """
-        kwargs.pop("_use_sagemaker_dp", None)
+        if kwargs.pop("_use_sagemaker_dp", None):
+            raise NotAvailable(text("data parallel on SageMaker", "starting runs on clouds and TPU pods"))
         unknown = set(kwargs) - {"backend", "timeout", "init_method"}
         if unknown:
             raise ConfigError(
-                f"PartialState got {', '.join(sorted(unknown))}, which no process group takes. Known: backend, timeout, "
-                "init_method."
+                f"PartialState got {', '.join(sorted(unknown))}, which no process group takes. Known: backend, timeout "
+                "and init_method."
             )
-        if _current.world is None:
-            _current.world = _open(cpu, **kwargs)
+        if current.world is None:
+            current.world = open_now(cpu, **kwargs)
 
     @classmethod
     def _is_open(cls) -> bool:
-        return _current.world is not None
+        return current.world is not None
 
     @classmethod
     def _forget(cls) -> None:
-        _current.world = None
-        _current.set_on_world.clear()
+        current.world = None
+        current.set_on_world.clear()
 
     @classmethod
     def _by_hand_of_class(cls) -> dict[str, Any]:
-        return _current.set_on_world
+        return current.set_on_world
 
     @staticmethod
     def _reset_state() -> None:
@@ -344,9 +169,9 @@ class PartialState(_WorldView):
         PartialState._forget()
 
     def _world(self) -> World:
-        if _current.world is None:
+        if current.world is None:
             raise AttributeError("there is no world")
-        return _current.world
+        return current.world
 
     @property
     def initialized(self) -> bool:
@@ -419,9 +244,11 @@ class AcceleratorState(_WorldView):
         Raises:
             ConfigError: no Accelerator has been made yet, or it computes in another way than the arguments say.
         """
-        if _current.run is None:
+        if not self._is_open():
             if not _from_accelerator:
-                raise ConfigError("there is no AcceleratorState yet: it shows how an Accelerator computes. Make one first.")
+                raise ConfigError(
+                    "there is no AcceleratorState yet: it shows how an Accelerator computes. Make one first."
+                )
             PartialState(cpu, **kwargs)
             settings = in_process({"mixed_precision": mixed_precision}, contract_names=True)
             session = open_session(world(), mixed_precision=settings["mixed_precision"])
@@ -439,15 +266,15 @@ class AcceleratorState(_WorldView):
 
     @classmethod
     def _is_open(cls) -> bool:
-        return _current.run is not None
+        return current.newest() is not None
 
     @classmethod
     def _forget(cls) -> None:
-        _current.run = None
+        current.run = None
 
     @classmethod
     def _by_hand_of_class(cls) -> dict[str, Any]:
-        return {} if _current.run is None else _current.run.set_by_hand
+        return {} if current.run is None else current.run.set_by_hand
 
     @staticmethod
     def _reset_state(reset_partial_state: bool = False) -> None:
@@ -457,7 +284,7 @@ class AcceleratorState(_WorldView):
             PartialState._reset_state()
 
     def _run(self) -> Run:
-        run = self._tied_to or _current.run
+        run = self._tied_to or current.newest()
         if run is None:
             raise AttributeError("there is no Accelerator")
         return run
@@ -465,17 +292,17 @@ class AcceleratorState(_WorldView):
     def _world(self) -> World:
         return self._run().session.world
 
-    distributed_type = _Fact(
+    distributed_type = Fact(
         lambda view: view._run().session.strategy.distributed_type or _distributed_type(view._world())
     )
-    _mixed_precision = _Fact(lambda view: view._run().session.precision.name)
-    dynamo_plugin = _Fact(lambda view: view._run().dynamo_plugin)
-    deepspeed_plugins = _Fact(lambda view: view._run() and None)
-    fsdp_plugin = _Fact(lambda view: view._run() and None)
-    megatron_lm_plugin = _Fact(lambda view: view._run() and None)
-    torch_tp_plugin = _Fact(lambda view: view._run() and None)
-    parallelism_config = _Fact(lambda view: view._run() and None)
-    device_mesh = _Fact(lambda view: view._run() and None)
+    _mixed_precision = Fact(lambda view: view._run().session.precision.name)
+    dynamo_plugin = Fact(lambda view: view._run().dynamo_plugin)
+    deepspeed_plugins = Fact(lambda view: view._run() and None)
+    fsdp_plugin = Fact(lambda view: view._run() and None)
+    megatron_lm_plugin = Fact(lambda view: view._run() and None)
+    torch_tp_plugin = Fact(lambda view: view._run() and None)
+    parallelism_config = Fact(lambda view: view._run() and None)
+    device_mesh = Fact(lambda view: view._run() and None)
 
     @property
     def mixed_precision(self) -> str:
@@ -525,164 +352,9 @@ def _lines(view: _WorldView) -> str:
     )
 
 
-class _PluginKwargs(MutableMapping):
-    """The options of an Accelerator's windows, as the dictionary that scripts read and write."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def _values(self) -> dict[str, Any]:
-        windows = self._run.accumulation
-        out: dict[str, Any] = {"num_steps": windows.steps}
-        if not windows.sync_with_dataloader:
-            out["sync_with_dataloader"] = False
-        if windows.sync_each_batch:
-            out["sync_each_batch"] = True
-        return out | self._run.plugin_extras
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values()[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name == "num_steps":
-            self._run.accumulation.steps = GradientAccumulationPlugin(num_steps=value).num_steps or 1
-        elif name in ("sync_with_dataloader", "sync_each_batch"):
-            setattr(self._run.accumulation, name, bool(value))
-        else:
-            self._run.plugin_extras[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        default = GradientAccumulationPlugin(num_steps=1)
-        if hasattr(default, name):
-            self[name] = getattr(default, name)
-        else:
-            del self._run.plugin_extras[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values())
-
-    def __len__(self) -> int:
-        return len(self._values())
-
-    def __repr__(self) -> str:
-        return repr(self._values())
-
-
-class GradientState:
-    """The accumulation windows of the newest Accelerator; `Accelerator.gradient_state` is the same for that one."""
-
-    _tied_to: Run | None = None
-
-    def __init__(self, gradient_accumulation_plugin: GradientAccumulationPlugin | None = None) -> None:
-        """
-        Args:
-            gradient_accumulation_plugin: options that the windows shall have from now on.
-        """
-        if gradient_accumulation_plugin is not None:
-            self.plugin_kwargs.update(gradient_accumulation_plugin.to_kwargs())
-
-    @classmethod
-    def _of(cls, run: Run) -> GradientState:
-        view = object.__new__(cls)
-        view._tied_to = run
-        return view
-
-    def _run(self) -> Run:
-        return self._tied_to or _current.windows
-
-    @staticmethod
-    def _reset_state() -> None:
-        """Forget the newest Accelerator's windows; that Accelerator keeps them."""
-        _current.windows = Run(None, Accumulation())  # type: ignore[arg-type]
-
-    @property
-    def plugin_kwargs(self) -> MutableMapping[str, Any]:
-        """Options of the windows that differ from the default; writing one changes the windows."""
-        return _PluginKwargs(self._run())
-
-    @property
-    def sync_gradients(self) -> bool:
-        """Whether the current micro-batch ends its window."""
-        return self._run().accumulation.sync
-
-    @sync_gradients.setter
-    def sync_gradients(self, value: bool) -> None:
-        self._run().accumulation.sync = value
-
-    def _set_sync_gradients(self, sync_gradients: bool) -> None:
-        """Say whether the current micro-batch ends its window. For trainers that count by themselves."""
-        self._run().accumulation.sync = sync_gradients
-
-    @property
-    def num_steps(self) -> int:
-        """Micro-batches per optimizer step, per rank."""
-        return self._run().accumulation.steps
-
-    @property
-    def adjust_scheduler(self) -> bool:
-        """False: a schedule never moves inside a window."""
-        return False
-
-    @property
-    def sync_with_dataloader(self) -> bool:
-        """Whether the end of a loader ends the window."""
-        return self._run().accumulation.sync_with_dataloader
-
-    @property
-    def initialized(self) -> bool:
-        """True: there are always windows to look at."""
-        return True
-
-    @property
-    def in_dataloader(self) -> bool:
-        """Whether a prepared loader is being read."""
-        return self._run().accumulation.loops.active is not None
-
-    @property
-    def active_dataloader(self) -> Any:
-        """The prepared loader that is being read, the innermost one; or None."""
-        return self._run().accumulation.loops.active
-
-    @property
-    def dataloader_references(self) -> list[Any]:
-        """None, then the prepared loaders that are being read, the innermost last."""
-        return [None, *self._run().accumulation.loops.open]
-
-    def _add_dataloader(self, dataloader: Any) -> None:
-        """``dataloader``, which has the attributes of a `Loop`, starts an epoch."""
-        self._run().accumulation.loops.enter(dataloader)
-
-    def _remove_dataloader(self, dataloader: Any) -> None:
-        """``dataloader`` has ended."""
-        self._run().accumulation.loops.leave(dataloader)
-
-    @property
-    def end_of_dataloader(self) -> bool:
-        """Whether the active loader has handed out its last batch. False outside of loops."""
-        active = self.active_dataloader
-        return active is not None and active.end_of_data
-
-    @property
-    def remainder(self) -> int:
-        """Real samples in the last global batch of the active loader; -1 for unknown, and outside of loops."""
-        active = self.active_dataloader
-        return -1 if active is None else active.remainder
-
-    @property
-    def is_xla_gradients_synced(self) -> bool:
-        """Whether gradients need no further reduction on XLA; only sharded training reduces them by itself."""
-        return parse_flag_from_env("ACCELERATE_USE_FSDP")
-
-    def __repr__(self) -> str:
-        return (
-            f"Sync Gradients: {self.sync_gradients}\nAt end of current dataloader: {self.end_of_dataloader}\n"
-            f"Extra samples added: {self.remainder}\nGradient accumulation plugin: {self.plugin_kwargs}\n"
-        )
-
-
 def is_initialized() -> bool:
     """Whether an Accelerator has been made (and its state not been reset)."""
-    return _current.run is not None
+    return current.newest() is not None
 
 
 __getattr__, __dir__ = attach(__name__)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelerate._names import attach
-from accelerate.logging import get_logger
 from drivetrain.tracking.base import Tracker, available_trackers, check_tracker_class, on_main_process, resolve
 from drivetrain.tracking.tensorboard import TensorBoardTracker
+
+from accelerate._names import attach
+from accelerate.logging import get_logger
 
 GeneralTracker, get_available_trackers = Tracker, available_trackers
 

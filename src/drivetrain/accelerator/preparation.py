@@ -6,7 +6,6 @@ import gc
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar
 
 from torch import nn
@@ -192,7 +191,7 @@ class Preparation:
             use_stateful_dataloader=config.use_stateful_dataloader,
             comm=world.comm,
             loops=self.accumulation.loops,
-            synchronize=partial(rng.synchronize, comm=world.comm, platform=world.platform),
+            synchronize=lambda kinds: rng.synchronize(kinds, world.comm, world.platform),
         )
         self._dataloaders.append(result)
         self._remember(data_loader, result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from drivetrain.data.loader import PreparedLoader
+from drivetrain.data.loader import Known, PreparedLoader
 from drivetrain.data.position import Start
 from drivetrain.data.reading_rank import from_rank_zero
 from drivetrain.data.rounds import Dealer, Handed
@@ -35,18 +35,18 @@ class DispatchLoader(PreparedLoader):
         super().__init__(*args, comm=LocalComm(), **kwargs)
         self.__dict__.update(ranks=ranks, dealer=dealer, share=share, _share_of_rank=None)
 
-    def _open(self, start: Start) -> Iterator[Handed]:
+    def _open(self, start: Start) -> tuple[Iterator[Any], Known | None]:
         if self._share_of_rank is None:
             self.__dict__["_share_of_rank"] = self.ranks.all_gather_object(self.share)
         rounds: list[Iterator[list[Handed]]] = []
 
         def open_inner() -> None:
             batches = start.batch * (1 if self.dealer.split else self.dealer.num_ranks)
-            source = super(DispatchLoader, self)._open(Start(start.epoch, batches, start.given))
-            rounds.append(self.dealer.deal(source))
+            source, known = super(DispatchLoader, self)._open(Start(start.epoch, batches, start.given))
+            rounds.append(self.dealer.deal(source if known is None else _with(source, known)))
 
         from_rank_zero(self.ranks, open_inner, "a dispatched loader")
-        return self._received(rounds[0] if rounds else iter(()))
+        return self._received(rounds[0] if rounds else iter(())), None
 
     def _received(self, rounds: Iterator[list[Handed]]) -> Iterator[Handed]:
         """This rank's share of each round. ``rounds`` is empty on the ranks that do not read."""
@@ -65,9 +65,11 @@ class DispatchLoader(PreparedLoader):
             parcels = from_rank_zero(self.ranks, read, "a dispatched loader")
             if parcels is None:
                 return
-            handed = mine[0] if self.ranks.rank == 0 else unpacked(parcels[self.share])
-            last = handed.last
-            yield handed
+            if self.ranks.rank > 0:
+                mine[:] = [unpacked(parcels[self.share])]
+            last = mine[0].last
+            parcels = None
+            yield mine.pop()
         next(rounds, None)  # lets the loader inside end its workers
 
     def _num_batches(self) -> int:
@@ -76,3 +78,7 @@ class DispatchLoader(PreparedLoader):
             return inner
         complete = inner // self.dealer.num_ranks
         return complete if self.dealer.drop_last else -(-inner // self.dealer.num_ranks)
+
+
+def _with(batches: Iterator[Any], known: Known) -> Iterator[tuple[Any, ...]]:
+    return ((batch, *known(), -1) for batch in batches)

@@ -64,6 +64,10 @@ class IterableDatasetShard(IterableDataset):
         self.epoch = 0
         self.seed = 0
         """The seed of epoch 0: of a dataset that shuffles and knows no epochs, and of workers that read it whole."""
+        self.rounds_read = 0
+        """Rounds of this iteration so far."""
+        self.first: list[Any] = []
+        """The samples of the first round, which fill up the last one."""
         self.split_by_worker_init = False
         """Whether the user's ``worker_init_fn`` has given this worker a part of the dataset."""
 
@@ -86,20 +90,24 @@ class IterableDatasetShard(IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         self._seed_dataset()
         samples, turn, turns = self._stream()
-        first: list[Any] = []
         pending: list[Any] = []
         start = self.process_index * self.piece
-        number = 0
+        self._start()
         for sample in samples:
             pending.append(sample)
             if len(pending) == self.round:
-                if number % turns == turn:
+                mine = self.rounds_read % turns == turn
+                self.rounds_read += 1
+                self.first = self.first or pending
+                if mine:
                     yield from pending[start : start + self.piece]
-                first = first or pending
                 pending = []
-                number += 1
-        if pending and not self.drop_last and number % turns == turn:
-            yield from self._last_piece(pending, first or pending)
+        if pending and not self.drop_last and self.rounds_read % turns == turn:
+            yield from self._last_piece(pending, self.first or pending)
+        self.first = []
+
+    def _start(self) -> None:
+        self.rounds_read, self.first = 0, []
 
     def _seed_dataset(self) -> None:
         """Fix the order of a dataset that shuffles and knows no epochs."""
@@ -141,6 +149,28 @@ class IterableDatasetShard(IterableDataset):
         if name == "dataset":  # not set yet: an unpickled copy in the making
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+
+class StatefulShard(IterableDatasetShard):
+    """The share of a rank in a dataset with ``state_dict`` and ``load_state_dict``, which torchdata's loader calls."""
+
+    resumes = False
+    """Whether the next iteration starts in the middle."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the round that was read last, and the samples that will fill up the last round."""
+        pool = self.first if self.even_batches else []
+        return {"dataset": self.dataset.state_dict(), "rounds": self.rounds_read, "first": pool}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration starts at ``state``."""
+        self.dataset.load_state_dict(state["dataset"])
+        self.rounds_read, self.first, self.resumes = state["rounds"], state["first"], True
+
+    def _start(self) -> None:
+        if not self.resumes:
+            super()._start()
+        self.resumes = False
 
 
 class WatchedInfo:

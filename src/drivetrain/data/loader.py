@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +19,12 @@ from drivetrain.data.position import Position, Start
 from drivetrain.data.rounds import Handed
 from drivetrain.data.rows import find_batch_size
 from drivetrain.data.samplers import BatchSamplerShard, SkipBatchSampler
+from drivetrain.data.stateful import Snapshots
 from drivetrain.runtime.accumulation import Loop, Loops
 from drivetrain.runtime.comm import Comm
+
+Known = Callable[[], "tuple[int, int, bool]"]
+"""Samples, real samples, and whether it is the last: of the batch that comes next."""
 
 
 class PreparedLoader(DataLoader, Loop):
@@ -44,6 +49,7 @@ class PreparedLoader(DataLoader, Loop):
         dataset: Any = None,
         device: torch.device | None = None,
         non_blocking: bool = False,
+        snapshots: Snapshots | None = None,
         total_batch_size: int | None = None,
         remainder: Callable[[], int] | None = None,
         refresh: Callable[[], None] | None = None,
@@ -55,6 +61,7 @@ class PreparedLoader(DataLoader, Loop):
             feed: what gives ``inner`` its indices; None for an iterable dataset.
             dataset: what is shown as ``dataset``; None: that of ``inner``.
             device: where batches go; None: they stay where they are.
+            snapshots: where the states of ``inner`` are kept, if it has any of its own.
             total_batch_size: samples of a full batch over all ranks; None where that is not fixed.
             remainder: tells the real samples in the last global batch: 0 for a full one, -1 for unknown.
             refresh: called at the start of each iteration, on all ranks.
@@ -70,6 +77,7 @@ class PreparedLoader(DataLoader, Loop):
             position=Position(),
             skip_batches=0,
             batches_out=0,
+            snapshots=snapshots,
             total_batch_size=total_batch_size,
             _move=None if device is None else mover(device, non_blocking),
             _shown=inner.dataset if dataset is None else dataset,
@@ -87,6 +95,7 @@ class PreparedLoader(DataLoader, Loop):
     non_blocking: bool
     position: Position
     """Which epoch comes next; shared with the loaders that `skipped` makes of this one."""
+    snapshots: Snapshots | None
     skip_batches: int
     """Batches left out at the start of every epoch."""
     total_batch_size: int | None
@@ -102,35 +111,55 @@ class PreparedLoader(DataLoader, Loop):
         if start.batch < self.skip_batches:
             start = Start(start.epoch, self.skip_batches, start.given)
         self._tell_epoch(start.epoch)
-        source = self._open(start)
+        if self.snapshots is not None:
+            self.snapshots.begin(start)
+        remainder = -1 if self._remainder is None else self._remainder()
+        told = {"end_of_data": False, "remainder": remainder, "num_valid": None, "batch_rows": None, "full_rows": 0}
+        batches, known = self._open(start)
+        self.__dict__.update(told)
         running = self._running = _Running(start, self.batches_out)  # from here on, so that it can be saved at once
-        return self._batches(source, running)
+        return self._handed_out(batches, known, running)
 
-    def _open(self, start: Start) -> Iterator[Handed]:
-        """The batches from ``start`` on. What ranks agree on for an epoch is agreed in here, before the first batch."""
+    def _open(self, start: Start) -> tuple[Iterator[Any], Known | None]:
+        """What is read from ``start`` on: batches, and what tells of each when it comes; or `Handed`, and None.
+
+        What ranks agree on for an epoch is agreed in here, before the first batch.
+        """
         if self.feed is None:
             self.order.begin(start)
-            if isinstance(self.inner.collate_fn, CountingCollate):
-                self.inner.collate_fn.start(start.batch)
-                return _streamed(iter(self.inner), start.batch)
-            return _uncounted(iter(self.inner), start.batch)
+            return self._open_stream(start.batch), None
         self.feed.next_start = start
         batches = iter(self.inner)
         if not self.feed.one_to_one:
-            return _uncounted(batches, 0, None if self.feed.may_pad else UNKNOWN)
+            return _streamed(_uncounted(batches, None if self.feed.may_pad else UNKNOWN), 0), None
         assert self.feed.run is not None
         # Torch's iterator takes the first indices now or later, depending on its workers; the order is fixed now.
         self.feed.begin(self.feed.run)
-        return _indexed(batches, self.feed.run.known.popleft)
+        return batches, self.feed.run.known.popleft
 
-    def _batches(self, source: Iterator[Handed], running: _Running) -> Iterator[Any]:
+    def _open_stream(self, skip: int) -> Iterator[Handed]:
+        collate = self.inner.collate_fn
+        counted = isinstance(collate, CountingCollate)
+        if self.snapshots is not None:
+            batches, resumed = self.snapshots.opened(self.inner)
+            keep = partial(self.snapshots.keep, self.inner)
+            return _streamed(batches if counted else _uncounted(batches), 0 if resumed else skip, keep)
+        if counted:
+            collate.start(skip)
+        batches = iter(self.inner)
+        return _streamed(batches if counted else _uncounted(batches), skip)
+
+    def _handed_out(self, batches: Iterator[Any], known: Known | None, running: _Running) -> Iterator[Any]:
         loops, move, state = self.loops, self._move, self.__dict__
-        remainder_of_all = -1 if self._remainder is None else self._remainder()
-        state.update(end_of_data=False, remainder=remainder_of_all, num_valid=None, batch_rows=None)
-        full = state["full_rows"] = 0
+        full, remainder = 0, -1
+        out: list[Any] = []
         loops.enter(self)
         try:
-            for batch, rows, real, last, remainder in source:
+            for batch in batches:
+                if known is not None:
+                    rows, real, last = known()
+                else:
+                    batch, rows, real, last, remainder = batch
                 if move is not None:
                     batch = move(batch)
                 if rows == UNKNOWN:
@@ -144,7 +173,9 @@ class PreparedLoader(DataLoader, Loop):
                     if remainder >= 0:
                         state["remainder"] = remainder
                 loops.handed_out(self)
-                yield batch
+                out.append(batch)
+                batch = None  # so that it is gone when the user lets go of it
+                yield out.pop()
         finally:
             # An iterator that was left open and ends late must not touch the iteration that came after it.
             if self._running is running:
@@ -189,9 +220,10 @@ class PreparedLoader(DataLoader, Loop):
         self.position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader stands, JSON-able: the epoch, the batches of it that have been handed out, and its order.
+        """Where this loader stands: the epoch, the batches of it that have been handed out, and its order.
 
-        After the last batch, and after a loop that was left early, that is the start of the next epoch.
+        JSON-able, but for what a stateful loader inside adds. After the last batch, and after a loop that was left
+        early, that is the start of the next epoch.
         """
         running = self._running
         inside = running is not None and not self.end_of_data
@@ -199,7 +231,10 @@ class PreparedLoader(DataLoader, Loop):
             epoch, batch = running.start.epoch, running.start.batch + self.batches_out - running.batches_before
         else:
             epoch, batch = self.position.epoch, self.position.batch
-        return {"epoch": epoch, "batch": batch, "order": self.order.state_dict(inside=inside)}
+        state = {"epoch": epoch, "batch": batch, "order": self.order.state_dict(inside=inside)}
+        if inside and self.snapshots is not None and self.snapshots.latest is not None:
+            state["inner"] = self.snapshots.latest
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next `iter` goes on at ``state``, in the same order.
@@ -208,6 +243,8 @@ class PreparedLoader(DataLoader, Loop):
             InputError: ``state`` is not what `state_dict` returned.
         """
         self.position.restore(state)
+        if self.snapshots is not None:
+            self.snapshots.restore(self.position.epoch, self.position.batch, state.get("inner"))
         self.order.load_state_dict(state.get("order", {}))
 
     def skipped(self, num_batches: int) -> PreparedLoader:
@@ -329,26 +366,23 @@ class _Running:
         self.start, self.batches_before = start, batches_before
 
 
-def _indexed(batches: Iterator[Any], known: Callable[[], tuple[int, int, bool]]) -> Iterator[Any]:
-    for batch in batches:
-        rows, real, last = known()
-        yield batch, rows, real, last, -1
-
-
-def _streamed(batches: Iterator[Any], skip: int) -> Iterator[Any]:
+def _streamed(batches: Iterator[Any], skip: int, keep: Callable[[], None] | None = None) -> Iterator[Any]:
     """Without the first ``skip``; one batch is read ahead, for only then it shows which one is the last."""
     for _ in range(skip):
         next(batches, None)
     pending = next(batches, None)
+    out: list[Any] = []
     while pending is not None:
+        if keep is not None:
+            keep()
         following = next(batches, None)
-        rows, real, batch = pending
-        yield batch, rows, real, following is None, -1
-        pending = following
+        out.append((pending[2], pending[0], pending[1], following is None, -1))
+        pending, following = following, None
+        yield out.pop()
 
 
-def _uncounted(batches: Iterator[Any], skip: int, real: int | None = UNKNOWN) -> Iterator[Any]:
-    return _streamed(((UNKNOWN, real, batch) for batch in batches), skip)
+def _uncounted(batches: Iterator[Any], real: int | None = UNKNOWN) -> Iterator[Any]:
+    return ((UNKNOWN, real, batch) for batch in batches)
 
 
 def _inside(sampler: Any) -> Any:

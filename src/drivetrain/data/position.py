@@ -40,8 +40,8 @@ class Position:
         epoch, batch = state.get("epoch"), state.get("batch")
         if not (isinstance(epoch, int) and isinstance(batch, int) and epoch >= 0 and batch >= 0):
             raise InputError(
-                f"this is not the state of a loader: epoch={epoch!r}, batch={batch!r}; both are numbers from 0 on. Give "
-                "load_state_dict what state_dict returned."
+                f"this is not the state of a loader: epoch={epoch!r}, batch={batch!r}; both are numbers from 0 on. "
+                "Give load_state_dict what state_dict returned."
             )
         self.epoch, self.batch, self.given = epoch, batch, False
 

@@ -15,6 +15,7 @@ from drivetrain.data.loader import PreparedLoader
 from drivetrain.data.plan import Ranks
 from drivetrain.data.rounds import Dealer
 from drivetrain.data.sharing import Sharing, is_stream
+from drivetrain.data.stateful import stateful_copy
 from drivetrain.runtime.accumulation import Loops
 from drivetrain.runtime.comm import Comm, LocalComm
 
@@ -44,18 +45,12 @@ def prepare_data_loader(
 ) -> PreparedLoader:
     """A loader that gives this rank its share of ``dataloader``, which is left as it is.
 
-    Args:
+    Args: those that are not listed are fields of `drivetrain.config.handlers.DataLoaderConfiguration`.
         device: where batches go, if ``put_on_device``.
         num_processes: ranks that share the data; None: all of ``comm``.
         process_index: which of them this is; None: the rank in ``comm``.
-        split_batches: whether the loader's batch size is that of all ranks together, instead of each rank's.
         rng_types: random states that rank 0 gives to all at the start of each epoch. The order agrees without it.
-        dispatch_batches: whether rank 0 reads for all. None: for an iterable dataset, if ``put_on_device``.
-        even_batches: whether samples from the start fill up the end, so that every rank gets as many batches.
         slice_fn_for_dispatch: ``f(batch, slice, process_index=..., num_processes=...)`` cuts a batch for a rank.
-        use_seedable_sampler: whether a `RandomSampler` is replaced by a `SeedableRandomSampler` with ``data_seed``.
-        non_blocking: whether copies to ``device`` may still be under way when the batch is handed out.
-        use_stateful_dataloader: whether an iterable dataset's own state is part of the loader's (by torchdata).
         torch_device_mesh: ranks that differ in its dimensions ``tp`` and ``cp`` only get the same batches.
         comm: the ranks that read together. None: this process alone.
         loops: where iterations are announced. None: nowhere.
@@ -71,28 +66,20 @@ def prepare_data_loader(
     _check_type(dataloader)
     comm = LocalComm() if comm is None else comm
     ranks = _data_ranks(comm, num_processes, process_index, torch_device_mesh)
-    dispatch = _dispatches(dataloader, dispatch_batches, put_on_device) and ranks.num > 1
-    readers = LocalComm() if dispatch or ranks.num == 1 else comm
+    dispatch = _dispatches(dataloader, dispatch_batches, put_on_device) and max(ranks.num, comm.world_size) > 1
+    readers = LocalComm() if dispatch else comm
     sharing = Sharing(ranks, readers, split_batches, even_batches, dispatch, use_seedable_sampler, data_seed)
-    if use_stateful_dataloader:
-        dataloader = _stateful(dataloader)
-    parts = sharing.parts(dataloader)
-    common: dict[str, Any] = {
-        "order": parts.order,
+    settings = vars(sharing.parts(stateful_copy(dataloader) if use_stateful_dataloader else dataloader)) | {
         "loops": Loops() if loops is None else loops,
-        "feed": parts.feed,
-        "dataset": parts.shown,
         "device": device if put_on_device else None,
         "non_blocking": non_blocking,
-        "total_batch_size": sharing.total_batch_size(dataloader),
-        "remainder": parts.remainder,
         "refresh": _refresh(rng_types, comm, synchronize),
     }
     if not dispatch:
-        return PreparedLoader(parts.inner, comm=readers, **common)
+        return PreparedLoader(**settings, comm=readers)
     size = dataloader.batch_size
     dealer = Dealer(ranks.num, split_batches, dataloader.drop_last, size, slice_fn_for_dispatch)
-    return DispatchLoader(parts.inner, ranks=comm, dealer=dealer, share=ranks.rank, **common)
+    return DispatchLoader(**settings, ranks=comm, dealer=dealer, share=ranks.rank)
 
 
 def _check_type(dataloader: Any) -> None:
@@ -121,12 +108,6 @@ def _dispatches(dataloader: DataLoader, wanted: bool | None, put_on_device: bool
             "devices. Leave device placement on, or use dispatch_batches=False."
         )
     return put_on_device and is_stream(dataloader) if wanted is None else wanted
-
-
-def _stateful(dataloader: DataLoader) -> DataLoader:
-    from drivetrain.data.stateful import stateful_copy
-
-    return stateful_copy(dataloader)
 
 
 def _refresh(

@@ -13,10 +13,11 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterData
 from drivetrain.core.errors import ConfigError
 from drivetrain.data.collation import CountingCollate
 from drivetrain.data.feed import Feed
-from drivetrain.data.iterable import IterableDatasetShard, WorkerInit
+from drivetrain.data.iterable import IterableDatasetShard, StatefulShard, WorkerInit
 from drivetrain.data.order import FixedOrder, Order, arranged_batches, arranged_stream
 from drivetrain.data.plan import Ranks
 from drivetrain.data.samplers import BatchSamplerShard, SeedableRandomSampler, check_split, is_distributed
+from drivetrain.data.stateful import Snapshots, keeps_state
 from drivetrain.runtime.comm import Comm
 from drivetrain.runtime.log import get_logger
 
@@ -28,12 +29,14 @@ def is_stream(dataloader: DataLoader) -> bool:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a prepared loader is built of."""
+    """What a `PreparedLoader` is built of, by the names of its arguments."""
 
     inner: DataLoader
     order: Order
+    total_batch_size: int | None
     feed: Feed | None = None
-    shown: Any = None
+    dataset: Any = None
+    snapshots: Snapshots | None = None
     remainder: Callable[[], int] | None = None
 
 
@@ -68,8 +71,7 @@ class Sharing:
             check_split(_batch_size(dataloader), self.ranks.num)
         return self._stream(dataloader) if is_stream(dataloader) else self._indexed(dataloader)
 
-    def total_batch_size(self, dataloader: DataLoader) -> int | None:
-        """Samples of a full batch over all ranks; None for batches that come ready-made or in all sizes."""
+    def _total_batch_size(self, dataloader: DataLoader) -> int | None:
         size = _batch_size(dataloader)
         return size if size is None or self.split else size * self.ranks.num
 
@@ -97,7 +99,8 @@ class Sharing:
         feed = Feed(source, order, batched=batched, padded_tail=tail, one_to_one=_reads_like_torch(inner))
         inner.__dict__[place] = feed
         known = batched and not distributed and not self.dispatch
-        return Parts(inner, order, feed, remainder=self._remainder_of_indices(source) if known else None)
+        remainder = self._remainder_of_indices(source) if known else None
+        return Parts(inner, order, self._total_batch_size(dataloader), feed, remainder=remainder)
 
     def _with_seedable(self, given: Any) -> Any:
         """A copy of a batch sampler whose `RandomSampler` is replaced by a seedable one."""
@@ -162,21 +165,26 @@ class Sharing:
             inner.__dict__.update(batch_size=piece, batch_sampler=BatchSampler(inner.sampler, piece, inner.drop_last))
         if _reads_like_torch(inner):
             inner.collate_fn = CountingCollate(inner.collate_fn, batched=inner.batch_size is not None)
-        return Parts(inner, arranged_stream(dataset, self.comm), shown=shown, remainder=remainder)
+        order, total = arranged_stream(dataset, self.comm), self._total_batch_size(dataloader)
+        # The loader inside of a dispatching one with drop_last is two rounds ahead of what has been handed out.
+        stateful = keeps_state(inner) and not (self.dispatch and inner.drop_last)
+        snapshots = Snapshots() if stateful else None
+        return Parts(inner, order, total, dataset=shown, snapshots=snapshots, remainder=remainder)
 
     def _shard(self, inner: DataLoader) -> IterableDatasetShard:
         """The dataset of ``inner``, shared between the ranks, if those that read share it, and their workers."""
         if inner.worker_init_fn is not None:
             inner.worker_init_fn = WorkerInit(inner.worker_init_fn)
         ranks = self.ranks if self.shares else Ranks(1, 0)
-        return IterableDatasetShard(
+        kind = StatefulShard if hasattr(inner.dataset, "load_state_dict") else IterableDatasetShard
+        return kind(
             inner.dataset, inner.batch_size or 1, inner.batch_size is not None and inner.drop_last, *ranks,
             split_batches=self.split and self.shares, even_batches=self.even and self.shares,
             mark_padding=_reads_like_torch(inner),
         )  # fmt: skip
 
     def _remainder_of_stream(self, dataloader: DataLoader) -> Callable[[], int] | None:
-        dataset, size = dataloader.dataset, self.total_batch_size(dataloader)
+        dataset, size = dataloader.dataset, self._total_batch_size(dataloader)
         if not hasattr(dataset, "__len__") or size is None or dataloader.drop_last or self.dispatch:
             return None
         return lambda: len(dataset) % size  # pyright: ignore[reportArgumentType]
@@ -205,7 +213,7 @@ def _copied(dataloader: DataLoader) -> DataLoader:
 
 
 def _reads_like_torch(dataloader: DataLoader) -> bool:
-    return type(dataloader).__iter__ is DataLoader.__iter__ or type(dataloader).__module__.startswith("torchdata.")
+    return type(dataloader).__iter__ is DataLoader.__iter__ or keeps_state(dataloader)
 
 
 def _batch_size(dataloader: DataLoader) -> int | None:

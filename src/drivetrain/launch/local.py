@@ -83,6 +83,9 @@ class LocalLauncher(Launcher):
             return watcher.run()
         finally:
             starter.close()
+            for pair in relays:
+                for relay in pair:
+                    relay.close()
 
     def _port(self, wanted: int, say: Callable[[str], None]) -> int:
         if wanted and ports.is_free(wanted):

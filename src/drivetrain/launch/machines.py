@@ -102,6 +102,8 @@ class MachinesLauncher(Launcher):
                 code = watcher.run()
             finally:
                 starter.close()
+                for relay in relays[0]:
+                    relay.close()
             stopped = watcher.received is not None
             return code if stopped or code == 0 else self._tell(reports, code, relays[0][1], say)
 

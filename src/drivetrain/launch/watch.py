@@ -17,6 +17,8 @@ AFTER_DEATH = 3.0
 """Seconds that the other ranks have after SIGTERM when one has failed."""
 LOOK = 0.5
 """Seconds between looks at the ranks when nothing is heard of them."""
+HEAD_START = 1.0
+"""Seconds by which a rank that ended without a word is taken to have ended earlier than it was seen."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -30,21 +32,25 @@ class Rank:
         self.ended_at = 0.0
         self.failed_at: float | None = None
         self.failed_code = 0
-        self.stopped_by_us = False
+        self.sent: set[int] = set()
+        self.kill_at: float | None = None
 
     @property
     def failure(self) -> tuple[float, int] | None:
         """When this rank failed of itself, and with what code (negative: signal); None if it did not."""
         if self.failed_at is not None:
             return self.failed_at, self.failed_code
-        if self.code and not self.stopped_by_us:
-            return self.ended_at, self.code
-        return None
+        if not self.code or -self.code in self.sent or (self.code > 0 and self.sent):
+            return None
+        # An end without a word is seen only after the peers have missed the rank. (An abort may itself be a reaction.)
+        return self.ended_at - (0.0 if self.code == -signal.SIGABRT else HEAD_START), self.code
 
     def signal(self, number: int, *, whole_group: bool = False) -> None:
         """Send a signal to the rank, or also to every process it has started."""
         if not self.pid:
             return
+        if self.code is None:
+            self.sent.add(number)
         try:
             os.killpg(self.pid, number) if whole_group else os.kill(self.pid, number)
         except ProcessLookupError:
@@ -75,7 +81,6 @@ class Watcher:
     ) -> None:
         self.starter, self.screen, self.grace, self.say, self.tells = starter, screen, grace, say, tells
         self.ranks = [Rank(number, out, err) for number, (out, err) in enumerate(relays)]
-        self.deadline: float | None = None
         self.received: int | None = None
         self.failed = False
 
@@ -96,65 +101,63 @@ class Watcher:
                     self._heard(os.read(wake, 64))
                 for event in self.starter.events():
                     self._happened(event)
-                self._check_deadline()
+                if self.received is not None and not any(rank.pid for rank in self.ranks):
+                    return 128 + self.received  # nothing has started yet, and nothing shall
+                self._kill_late()
         return self._finish()
 
     def _wait(self) -> float:
         """Milliseconds until something must be looked at."""
-        if self.deadline is None:
-            return LOOK * 1000
-        return max(0.0, min(LOOK, self.deadline - time.monotonic())) * 1000
+        now = time.monotonic()
+        waits = [rank.kill_at - now for rank in self.ranks if rank.code is None and rank.kill_at is not None]
+        return max(0.0, min([LOOK, *waits])) * 1000
 
     def _happened(self, event: Event) -> None:
         rank = self.ranks[event.rank]
         if event.kind == "started":
             rank.pid = event.pid
-            if self.received is not None or self.failed:
-                rank.stopped_by_us = True
-                rank.signal(self.received or signal.SIGTERM)
-        elif event.kind == "failed":
+            if self.received is not None:
+                self._stop([rank], self.received, self.grace)
+            elif self.failed:
+                self._stop([rank], signal.SIGTERM, AFTER_DEATH)
+            return
+        if event.kind == "failed":
             rank.failed_at, rank.failed_code = event.at, event.code
+            rank.kill_at = rank.kill_at or time.monotonic() + self.grace  # its exit handlers may wait for the others
         else:
             rank.code, rank.ended_at = event.code, event.at
-            if rank.failure is not None or rank.stopped_by_us:
+            if rank.failure is not None or rank.sent:
                 rank.signal(signal.SIGKILL, whole_group=True)  # what it started must not outlive a failed rank
-            if rank.failure is not None and not self.failed and self.received is None:
-                self.failed = True
-                self._stop_all(signal.SIGTERM, AFTER_DEATH)
+        if rank.failure is not None and not self.failed and self.received is None:
+            self.failed = True
+            self._stop([other for other in self.ranks if other is not rank], signal.SIGTERM, AFTER_DEATH)
 
-    def _stop_all(self, number: int, seconds: float) -> None:
-        self.deadline = time.monotonic() + seconds
-        for rank in self.ranks:
+    def _stop(self, ranks: list[Rank], number: int, seconds: float) -> None:
+        """Send a signal, and kill those that are still there after so many seconds."""
+        for rank in ranks:
             if rank.code is None:
-                rank.stopped_by_us = True
+                rank.kill_at = time.monotonic() + seconds
                 rank.signal(number)
 
-    def _check_deadline(self) -> None:
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            self._kill()
-
-    def _kill(self) -> None:
+    def _kill_late(self) -> None:
+        now = time.monotonic()
         for rank in self.ranks:
-            if rank.code is None:
-                rank.stopped_by_us = True
+            if rank.code is None and rank.kill_at is not None and now >= rank.kill_at:
+                rank.kill_at = now + LOOK
                 rank.signal(signal.SIGKILL, whole_group=True)
-        self.deadline = time.monotonic() + LOOK
 
     def _heard(self, numbers: bytes) -> None:
         """Act on signals to the launcher: pass the first one on, kill at the second interrupt."""
         for number in numbers:
             if number not in FORWARDED:
                 continue
-            if self.received is not None and number == signal.SIGINT:
-                self._kill()
-                continue
             if self.received is None:
                 self.received = number
-                self.say(
-                    f"{signal.Signals(number).name} passed on to the ranks; they have {self.grace:g} s to end"
-                    + (" (again: at once)" if number == signal.SIGINT else "")
-                )
-                self._stop_all(number, self.grace)
+                again = "; again: at once" if number == signal.SIGINT else ""
+                self.say(f"{signal.Signals(number).name} passed on to the ranks; they have {self.grace:g} s{again}")
+                self._stop(self.ranks, number, self.grace)
+            elif number == signal.SIGINT:
+                self._stop(self.ranks, number, 0.0)
 
     @contextmanager
     def _signals(self) -> Iterator[int]:

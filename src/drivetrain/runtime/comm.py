@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol
 
@@ -169,37 +171,52 @@ class TorchComm:
     def all_reduce(self, x: Tensor, op: str = "sum") -> Tensor:
         """See `Comm.all_reduce`. ``op``: sum, max, min or product."""
         x = x.detach().clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(x, op=_OPS[op])
+        with self._explained("all_reduce"):
+            dist.all_reduce(x, op=_OPS[op])
         return x
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """See `Comm.all_gather`."""
         x = x.detach().contiguous()
         out = [torch.empty_like(x) for _ in range(self.world_size)]
-        dist.all_gather(out, x)
+        with self._explained("all_gather"):
+            dist.all_gather(out, x)
         return out
 
     def broadcast(self, x: Tensor, src: int = 0) -> Tensor:
         """See `Comm.broadcast`."""
         x = x.detach().clone(memory_format=torch.contiguous_format)
-        dist.broadcast(x, src=src)
+        with self._explained("broadcast"):
+            dist.broadcast(x, src=src)
         return x
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """See `Comm.all_gather_object`. Between the ranks of one run objects travel pickled."""
         out: list[Any] = [None] * self.world_size
-        dist.all_gather_object(out, obj, group=self._side.group)
+        with self._explained("all_gather_object"):
+            dist.all_gather_object(out, obj, group=self._side.group)
         return out
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """See `Comm.broadcast_object`."""
         box = [obj]
-        dist.broadcast_object_list(box, src=src, group=self._side.group)
+        with self._explained("broadcast_object"):
+            dist.broadcast_object_list(box, src=src, group=self._side.group)
         return box[0]
 
     def explain(self, error: RuntimeError) -> RuntimeError:
         """See `Comm.explain`."""
         return self._side.explain("a collective of torch (gradients, buffers)", error)
+
+    @contextmanager
+    def _explained(self, op: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            explained = self._side.explain(op, error)
+            if explained is error:
+                raise
+            raise explained from error
 
     def close(self) -> None:
         """End the default group and its side group, if this object started it."""

@@ -1,4 +1,4 @@
-"""Every table of the sharing rules, and that no sample is lost or doubled for any size, batch size and number of ranks."""
+"""Every table of the sharing rules, and that no sample is lost or doubled for any sizes and number of ranks."""
 
 import pytest
 from hypothesis import given
@@ -171,9 +171,7 @@ def test_even_ranks_get_as_many_batches_of_one_size(plan):
 def test_ranks_interleaved_give_the_order_of_one_process(plan):
     _, ranks = planned(**plan)
     rounds = max(map(len, ranks))
-    order = [
-        index for at in range(rounds) for rank in ranks if at < len(rank) for index in rank[at][0][: rank[at][1]]
-    ]
+    order = [index for at in range(rounds) for rank in ranks if at < len(rank) for index in rank[at][0][: rank[at][1]]]
     assert order == list(range(len(order)))
 
 

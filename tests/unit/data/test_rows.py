@@ -27,7 +27,13 @@ def test_the_number_of_rows_is_that_of_the_first_array():
 
 
 def test_cutting_rows():
-    batch = {"x": torch.arange(8).view(4, 2), "name": list("abcd"), "flag": True, "scale": torch.ones(3), "n": np.arange(4)}
+    batch = {
+        "x": torch.arange(8).view(4, 2),
+        "name": list("abcd"),
+        "flag": True,
+        "scale": torch.ones(3),
+        "n": np.arange(4),
+    }
     part = slice_rows(batch, 1, 3, 4)
     assert part["x"].tolist() == [[2, 3], [4, 5]] and part["name"] == ["b", "c"] and part["flag"] is True
     assert part["scale"].tolist() == [1, 1, 1] and part["n"].tolist() == [1, 2]

@@ -1,8 +1,8 @@
-"""Everything that scripts import from here, at home in the submodules. Names are imported when they are first used."""
+"""Everything that scripts import from here is at home in the submodules, and imported when it is first used."""
 
 from accelerate._names import attach
 
-# A function and its module share this name. Whoever imports the module later would replace the function, so it is first.
+# A function and its module share this name. An import of the module later would replace the function, so it is first.
 from accelerate.utils.tqdm import tqdm as tqdm
 
 TYPE_CHECKING = False

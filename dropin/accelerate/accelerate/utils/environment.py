@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from accelerate._names import attach
 from drivetrain.config.environ import FALSE_WORDS, TRUE_WORDS, parse_flag, process_env
 from drivetrain.core.errors import ConfigError
+
+from accelerate._names import attach
 
 
 def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
@@ -169,7 +170,7 @@ def convert_dict_to_env_variables(current_env: Mapping[str, str]) -> list[str]:
     return out
 
 
-# -- NVIDIA ---------------------------------------------------------------------------------------------------------------
+# -- NVIDIA -----------------------------------------------------------------------------------------------------------
 
 
 def get_gpu_info() -> tuple[list[str], int]:

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from packaging.requirements import Requirement
-from packaging.version import parse
-
 from drivetrain.config.environ import parse_flag
 from drivetrain.core.errors import ConfigError, MissingDependency
 from drivetrain.core.optional import installed
+from packaging.requirements import Requirement
+from packaging.version import parse
+
 
 def _is_package_available(pkg_name: str, metadata_name: str | None = None) -> bool:
-    """Whether ``pkg_name`` can be imported and is an installed distribution (called ``metadata_name``), not a folder."""
+    """Whether ``pkg_name`` can be imported, and is an installed distribution (``metadata_name``), not just a folder."""
     return _fits(f"{metadata_name or pkg_name}:{pkg_name}")
 
 
@@ -33,7 +33,7 @@ def _fits(line: str) -> bool:
 
 
 def _needs(*lines: str) -> Callable[[], bool]:
-    """A function that tells whether one of ``lines`` is met: requirements, with the import name after a colon if other."""
+    """A function that tells whether one of ``lines`` is met: a requirement, with the import name after a colon."""
 
     def is_available() -> bool:
         return any(_fits(line) for line in lines)
@@ -80,7 +80,7 @@ is_pippy_available = _needs("torch>=2.4.0")
 is_weights_only_available = _needs("torch>=2.4.0")
 
 
-# -- those with a question of their own -------------------------------------------------------------------------------------
+# -- those with a question of their own -------------------------------------------------------------------------------
 
 
 def is_bnb_available(min_version: str | None = None) -> bool:
@@ -131,7 +131,7 @@ def is_torch_distributed_available() -> bool:
     return hasattr(torch._C, "_c10d_init")
 
 
-# -- devices ----------------------------------------------------------------------------------------------------------------
+# -- devices ----------------------------------------------------------------------------------------------------------
 
 
 def _has(platform: str) -> bool:
@@ -239,10 +239,10 @@ def is_xccl_available() -> bool:
     """Whether torch can run collectives on several Intel GPUs."""
     import torch
 
-    return parse(torch.__version__).release >= (2, 7) and is_xpu_available() and hasattr(torch._C, "_xpu_isXCCLAvailable")
+    return parse(torch.__version__).release >= (2, 7) and is_xpu_available()
 
 
-# -- precision --------------------------------------------------------------------------------------------------------------
+# -- precision --------------------------------------------------------------------------------------------------------
 
 
 def is_bf16_available(ignore_tpu: bool = False) -> bool:
@@ -264,7 +264,7 @@ def is_fp16_available() -> bool:
     return not is_habana_gaudi1()
 
 
-# -- decorators -------------------------------------------------------------------------------------------------------------
+# -- decorators -------------------------------------------------------------------------------------------------------
 
 
 def deepspeed_required(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -295,7 +295,7 @@ def torchao_required(func: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not _fits("torchao>=0.6.1"):
-            raise MissingDependency(f"{func.__name__} needs the package `torchao>=0.6.1`. Run: pip install 'torchao>=0.6.1'")
+            raise MissingDependency(f"{func.__name__} needs `torchao>=0.6.1`. Run: pip install 'torchao>=0.6.1'")
         return func(*args, **kwargs)
 
     return wrapper

@@ -1,4 +1,4 @@
-"""Collectives and helpers over nested tensors, as functions that need no Accelerator. They act in the process's world."""
+"""Collectives and helpers over nested tensors, as functions that need no Accelerator but act in the process's world."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
-
-from accelerate import state
-from accelerate._names import attach
 from drivetrain.config.handlers import TensorInformation
 from drivetrain.core.errors import CollectiveError, ConfigError, InputError
 from drivetrain.core.tree import is_namedtuple as is_namedtuple
@@ -21,6 +17,10 @@ from drivetrain.data.placement import send_to_device as send_to_device
 from drivetrain.precision.autocast import convert_to_fp32
 from drivetrain.runtime import collectives
 from drivetrain.runtime.comm import Comm
+from torch import Tensor
+
+from accelerate import _current
+from accelerate._names import attach
 
 DistributedOperationException = CollectiveError
 
@@ -36,16 +36,16 @@ class CannotPadNestedTensorWarning(UserWarning):
 
 
 def _comm() -> Comm:
-    return state.world().comm
+    return _current.world().comm
 
 
-# -- between the processes ------------------------------------------------------------------------------------------------
+# -- between the processes --------------------------------------------------------------------------------------------
 
 
 def gather(tensor: Any) -> Any:
     """Each tensor of ``tensor`` (at any depth), concatenated along dimension 0 over the processes, in their order.
 
-    ``[n, ...]`` becomes ``[num_processes * n, ...]``; a 0-d tensor counts as ``[1]``. Every process calls it and gets all.
+    ``[n, ...]`` becomes ``[num_processes * n, ...]``; a 0-d tensor counts as ``[1]``. All processes call and get it.
 
     Raises:
         InputError: a leaf is not a tensor.
@@ -88,7 +88,7 @@ def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
 
 
 def pad_across_processes(tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
-    """Each tensor of ``tensor``, padded with ``pad_index`` along ``dim`` to the longest of all processes, same dtype."""
+    """Each tensor of ``tensor``, padded with ``pad_index`` along ``dim`` to the longest of all; the dtype stays."""
     return collectives.pad_across_processes(tensor, _comm(), dim, pad_index, pad_first)
 
 
@@ -109,7 +109,7 @@ def copy_tensor_to_devices(tensor: Tensor | None = None) -> Tensor:
         ConfigError: on every process, when not exactly one of them gives a tensor.
     """
     shape, dtype, source = _only_tensor(tensor)
-    here = state.world().topology.device
+    here = _current.world().topology.device
     mine = torch.zeros(shape, dtype=dtype, device=here) if tensor is None else tensor.to(here)
     return _comm().broadcast(mine, source)
 
@@ -119,7 +119,8 @@ def _only_tensor(tensor: Tensor | None) -> tuple[torch.Size, torch.dtype, int]:
     described = comm.all_gather_object(None if tensor is None else (tuple(tensor.shape), tensor.dtype))
     given = [rank for rank, one in enumerate(described) if one is not None]
     if len(given) != 1:
-        raise ConfigError(f"one process has to give a tensor and the others None, but {given or 'none of them'} gave one.")
+        who = given or "none of them"
+        raise ConfigError(f"one process has to give a tensor and the others None, but {who} gave one.")
     shape, dtype = described[given[0]]
     return torch.Size(shape), dtype, given[0]
 
@@ -140,7 +141,7 @@ def GatheredParameters(  # noqa: N802 - the contract's name
     yield
 
 
-# -- nested tensors -------------------------------------------------------------------------------------------------------
+# -- nested tensors ---------------------------------------------------------------------------------------------------
 
 
 def is_torch_tensor(tensor: Any) -> bool:
@@ -254,7 +255,7 @@ def listify(data: Any) -> Any:
 def slice_tensors(
     data: Any, tensor_slice: slice, process_index: int | None = None, num_processes: int | None = None
 ) -> Any:
-    """``data`` with ``tensor[tensor_slice]`` in the place of each tensor. The last two are for functions in its place."""
+    """``data`` with ``tensor[tensor_slice]`` for each tensor. Other functions in this place may use the last two."""
     return recursively_apply(lambda tensor: tensor[tensor_slice], data)
 
 
@@ -276,7 +277,7 @@ def concatenate(data: list[Any], dim: int = 0) -> Any:
     raise InputError(f"only tensors can be concatenated, not a {type(first).__name__}.")
 
 
-# -- precision ------------------------------------------------------------------------------------------------------------
+# -- precision --------------------------------------------------------------------------------------------------------
 
 
 class ConvertOutputsToFp32:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor, nn
-
-from accelerate import state
-from accelerate._names import attach
-from accelerate.logging import get_logger
 from drivetrain.checkpoint import weights
 from drivetrain.precision import autocast
 from drivetrain.transforms import compile as compiling
 from drivetrain.transforms.compile import is_compiled as is_compiled_module
+from torch import Tensor, nn
+
+from accelerate import _current
+from accelerate._names import attach
+from accelerate.logging import get_logger
 
 logger = get_logger(__name__)
 
@@ -63,7 +63,7 @@ def get_model_tp_size(model: nn.Module) -> int | None:
 
 
 def get_module_children_bottom_up(model: nn.Module, return_fqns: bool = False) -> list[Any]:
-    """Every module inside ``model``, each after those inside it, ``model`` last; with their names if ``return_fqns``."""
+    """Every module inside ``model``, each after those inside it, ``model`` last; with names if ``return_fqns``."""
     out: list[tuple[str, nn.Module]] = []
 
     def visit(name: str, module: nn.Module) -> None:
@@ -75,7 +75,7 @@ def get_module_children_bottom_up(model: nn.Module, return_fqns: bool = False) -
     return out if return_fqns else [module for _, module in out]
 
 
-# -- files ----------------------------------------------------------------------------------------------------------------
+# -- files ------------------------------------------------------------------------------------------------------------
 
 
 def save(
@@ -86,7 +86,7 @@ def save(
     A file appears complete or not at all. With ``safe_serialization`` a mapping of names to tensors is written as
     safetensors; otherwise anything is written by `torch.save`, which pickles.
     """
-    topology = state.world().topology
+    topology = _current.world().topology
     if not (topology.is_local_main if save_on_each_node else topology.is_main):
         return
     if not isinstance(f, str | os.PathLike):
@@ -103,9 +103,9 @@ def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
 
 
 def clean_state_dict_for_safetensors(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """``state_dict`` with each piece of memory under the first of its names only, contiguous; the one given is left alone.
+    """``state_dict`` with each piece of memory under the first of its names only, contiguous.
 
-    safetensors stores no tensor twice. A warning names what was left out.
+    The mapping given is left alone. safetensors stores no tensor twice; a warning names what was left out.
     """
     kept: dict[str, Any] = {}
     dropped: dict[str, str] = {}
@@ -126,12 +126,12 @@ def clean_state_dict_for_safetensors(state_dict: Mapping[str, Any]) -> dict[str,
     return kept
 
 
-# -- small tools ----------------------------------------------------------------------------------------------------------
+# -- small tools ------------------------------------------------------------------------------------------------------
 
 
 def wait_for_everyone() -> None:
     """Return when every process has called this."""
-    state.world().control.wait_for_everyone()
+    _current.world().control.wait_for_everyone()
 
 
 def get_pretty_name(obj: Any) -> str:
@@ -141,7 +141,7 @@ def get_pretty_name(obj: Any) -> str:
 
 
 def merge_dicts(source: Mapping[str, Any], destination: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Put ``source`` into ``destination``, in place, mapping by mapping; where both have a value, that of ``source``."""
+    """Put ``source`` into ``destination``, in place, mapping by mapping; ``source`` wins where both have a value."""
     for key, value in source.items():
         if isinstance(value, Mapping) and isinstance(destination.get(key, {}), MutableMapping):
             merge_dicts(value, destination.setdefault(key, {}))
@@ -187,7 +187,9 @@ def check_os_kernel() -> None:
     except ValueError:
         return
     if version < (5, 5):
-        logger.warning("kernel %s is older than 5.5.0, on which processes may hang. Use a newer one.", platform.release())
+        logger.warning(
+            "kernel %s is older than 5.5.0, and processes may hang on it. Use a newer one.", platform.release()
+        )
 
 
 __getattr__, __dir__ = attach(__name__)

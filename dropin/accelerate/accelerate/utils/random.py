@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-
-from accelerate import state
 from drivetrain.config.enums import RNGType
 from drivetrain.core.errors import ConfigError
 from drivetrain.session import choose_platform
 from drivetrain.training import rng
+
+from accelerate import _current
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
@@ -20,7 +20,7 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
         device_specific: whether each process gets a seed of its own, ``seed + process_index``.
         deterministic: whether torch is told to use deterministic algorithms only.
     """
-    opened = state.world() if device_specific else state.opened_world()
+    opened = _current.world() if device_specific else _current.opened_world()
     rng.set_seed(
         seed,
         rank=0 if opened is None else opened.topology.rank,
@@ -47,5 +47,5 @@ def synchronize_rng_states(rng_types: Iterable[str | RNGType], generator: torch.
     Raises:
         ConfigError: a kind is unknown or belongs to another device, or it is "generator" and none is given.
     """
-    here = state.world()
+    here = _current.world()
     rng.synchronize(rng_types, here.comm, here.platform, generator)

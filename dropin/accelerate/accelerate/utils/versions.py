@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib import metadata
 
+from drivetrain.core.errors import ConfigError
 from packaging.version import Version, parse
 
 from accelerate.utils.constants import STR_OPERATION_TO_FUNC
-from drivetrain.core.errors import ConfigError
 
 torch_version = parse(metadata.version("torch"))
 

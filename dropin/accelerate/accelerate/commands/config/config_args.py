@@ -28,8 +28,8 @@ class BaseConfig:
 
     def __post_init__(self) -> None:
         self.compute_environment = ComputeEnvironment(self.compute_environment)
-        kind = DistributedType if self.compute_environment is ComputeEnvironment.LOCAL_MACHINE else SageMakerDistributedType
-        self.distributed_type = kind(self.distributed_type)
+        local = self.compute_environment is ComputeEnvironment.LOCAL_MACHINE
+        self.distributed_type = (DistributedType if local else SageMakerDistributedType)(self.distributed_type)
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of the file that say something."""
@@ -139,7 +139,9 @@ def load_config_from_file(config_file: str | None) -> ClusterConfig | SageMakerC
     """
     path = default_config_file if config_file is None else os.path.expanduser(config_file)
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"there is no config file {path}. Write one with: accelerate config --config_file {path}")
+        raise FileNotFoundError(
+            f"there is no config file {path}. Write it with: accelerate config --config_file {path}"
+        )
     document = files.read_document(path)
     files.layer_of(document, path)
     document = _today(document, path)
@@ -151,7 +153,8 @@ def _today(document: dict[str, Any], path: str) -> dict[str, Any]:
     """``document`` with the keys of older files in the form they have now, and those that every config has."""
     out = {"compute_environment": ComputeEnvironment.LOCAL_MACHINE.value, **document}
     if "distributed_type" not in out:
-        raise ConfigError(f"config file {path} does not say distributed_type. Add one of {[t.value for t in DistributedType]}.")
+        known = ", ".join(kind.value for kind in DistributedType)
+        raise ConfigError(f"config file {path} does not say distributed_type. Add one of {known}.")
     out["distributed_type"] = files.OLD_DISTRIBUTED_TYPES.get(out["distributed_type"], out["distributed_type"])
     if out["distributed_type"] == "NO":
         out.setdefault("num_processes", 1)
