@@ -58,9 +58,10 @@ def draw(one: list[float], two: list[float], path: Path) -> None:
     upper.plot(steps, two, color="tab:blue", linewidth=1.2, linestyle="--", label="2 processes")
     upper.set(yscale="log", ylabel="training loss", title="Digits: the same training on one process and on two")
     upper.legend()
-    lower.plot(steps, [abs(a - b) for a, b in zip(one, two, strict=True)], color="tab:gray", linewidth=1)
+    lower.plot(steps, [abs(a - b) for a, b in zip(one, two, strict=True)], ".", color="tab:gray", markersize=4)
     lower.axhline(TOLERANCE, color="tab:red", linewidth=1, linestyle=":", label="allowed")
-    lower.set(yscale="log", ylabel="difference", xlabel="optimizer step")
+    lower.set_yscale("log", nonpositive="mask")
+    lower.set(ylabel="difference\n(where not 0)", xlabel="optimizer step")
     lower.legend()
     for panel in (upper, lower):
         panel.grid(alpha=0.3)

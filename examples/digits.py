@@ -42,7 +42,7 @@ def load_data(seed: int) -> tuple[TensorDataset, TensorDataset]:
 
 
 def build_model() -> nn.Module:
-    # Smooth layers: at the kink of a ReLU or a max pooling the last bit of a sum may decide, and runs would drift apart.
+    # Smooth layers: at the kink of a ReLU or a max pooling the last bit of a sum decides, and equal runs drift apart.
     return nn.Sequential(
         nn.Conv2d(1, 32, kernel_size=3, padding=1),
         nn.GELU(),
@@ -61,14 +61,13 @@ def train(arguments: argparse.Namespace) -> None:
         log_with="jsonl",
         project_dir=arguments.output_dir,
     )
-    accelerator.init_trackers("digits", config=vars(arguments))
-
     parts = accelerator.num_processes * arguments.accumulation
     if arguments.batch_size % parts:
         raise SystemExit(
             f"--batch_size {arguments.batch_size} must be a multiple of processes x accumulation = {parts}"
         )
     per_process = arguments.batch_size // parts
+    accelerator.init_trackers("digits", config=vars(arguments))
 
     torch.manual_seed(arguments.seed)  # the same first weights in every process
     train_set, test_set = load_data(arguments.seed)

@@ -16,7 +16,6 @@ from drivetrain.config.handlers import (
     InitProcessGroupKwargs,
 )
 from drivetrain.core import registry
-from drivetrain.core.errors import ConfigError
 from drivetrain.platforms.base import Platform
 from drivetrain.precision import policy
 from drivetrain.precision.policy import PrecisionPolicy
@@ -90,8 +89,6 @@ def _comm(
     asked = group.to_kwargs() if group is not None else {}
     backend = asked.get("backend", platform.collective_backend)
     timeout: timedelta | None = group.timeout if group is not None and "timeout" in asked else None
-    if platform.name == "cpu" and backend == "nccl":
-        raise ConfigError("backend='nccl' moves data between GPUs, but this run computes on the CPU. Use 'gloo'.")
     comm = platform.open_comm(
         backend,
         device,

@@ -178,14 +178,25 @@ def test_a_script_that_keeps_its_model_ends_by_itself(tmp_path, start):
         assert sorted(line for line in out.stdout.splitlines() if "END" in line) == ["END 0", "END 1"]
 
 
-def _shared_random_state():
-    accelerator = _accelerator(rng_types=["torch"])
+def _shared_random_state(kinds):
+    accelerator = _accelerator(rng_types=kinds)
     torch.manual_seed(accelerator.process_index)
     loader = accelerator.prepare(DataLoader(torch.arange(4), batch_size=1))
     return [torch.rand(1).item() for _ in loader]
 
 
-def test_random_states_are_shared_at_the_start_of_an_epoch():
-    first, second = run_ranks(_shared_random_state)
-    torch.manual_seed(0)
-    assert first == second == [torch.rand(1).item() for _ in range(2)]
+@pytest.mark.parametrize("kinds", [["torch"], []])
+def test_random_states_are_shared_at_the_start_of_an_epoch_when_asked(kinds):
+    first, second = run_ranks(_shared_random_state, args=(kinds,))
+    assert (first == second) == bool(kinds)
+
+
+def _wrong_backend():
+    from drivetrain import InitProcessGroupKwargs
+
+    _accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="xccl")])
+
+
+def test_a_backend_that_does_not_fit_the_device_says_so():
+    for outcome in rank_outcomes(_wrong_backend):
+        assert outcome.error == "ConfigError" and "'xccl'" in outcome.text and "gloo" in outcome.text

@@ -71,8 +71,10 @@ def test_digits_in_low_precision(tmp_path: Path, precision: str) -> None:
     }  # fmt: skip
 
 
-def test_digits_refuses_a_batch_that_cannot_be_shared() -> None:
-    out = run_script([sys.executable, str(EXAMPLES / "digits.py"), "--batch_size", "33"], timeout=60)
+def test_digits_refuses_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "digits.py"), "--batch_size", "33"]
+    out = run_script([*command, "--output_dir", str(tmp_path / "out")], timeout=60)
+    assert not (tmp_path / "out").exists()
     assert out.returncode == 1
     assert out.stderr.strip().endswith("--batch_size 33 must be a multiple of processes x accumulation = 2")
 

@@ -99,7 +99,7 @@ def trained(
 def flows(folder: str, processes: int) -> dict[str, dict]:
     """Every flow by name, each with `ROWS_A_STEP` samples a step over all processes."""
     rows = ROWS_A_STEP // processes
-    whole = {"per_device_train_batch_size": rows}
+    whole: dict[str, Any] = {"per_device_train_batch_size": rows}
     return {
         "plain": trained(folder, **whole),
         "accumulation": trained(

@@ -251,7 +251,11 @@ AGAIN: dict[str, tuple[str, ...]] = {
     "accelerate.utils.dataclasses": ("accelerate.utils.constants",),
     "accelerate.utils.fsdp_utils": ("accelerate.utils.constants",),
     "accelerate.utils.modeling": ("accelerate.utils.constants",),
-    "accelerate.utils.operations": ("accelerate.utils.constants", "accelerate.state"),
+    "accelerate.utils.imports": ("accelerate.utils",),
+    "accelerate.utils.memory": ("accelerate.utils.imports",),
+    "accelerate.utils.operations": ("accelerate.utils", "accelerate.state"),
+    "accelerate.utils.other": ("accelerate.utils", "accelerate.state"),
+    "accelerate.utils.random": ("accelerate.utils", "accelerate.state"),
 }  # fmt: skip
 """Modules that show what is at home elsewhere."""
 

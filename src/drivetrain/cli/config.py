@@ -8,7 +8,7 @@ from drivetrain.config import environ as env
 from drivetrain.config import files
 from drivetrain.config.nearest import nearest
 from drivetrain.config.option import Option
-from drivetrain.config.options import BY_NAME
+from drivetrain.config.options import BY_NAME, GENERAL
 from drivetrain.core.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -81,7 +81,8 @@ def assign(document: dict[str, Any], assignment: str) -> None:
     if one is None:
         raise ConfigError(f"there is no key {name!r}.{nearest(name, [*files.known_keys(), *BY_NAME])}")
     if not one.key:
-        raise ConfigError(f"{name} is chosen by the key distributed_type. Use --set distributed_type=...")
+        chosen = "given on the command line" if one.group == GENERAL else "chosen by the key distributed_type"
+        raise ConfigError(f"{name} has no key in a config file: it is {chosen}.")
     put(document, one, None if text.lower() in ("", "null", "none") else one.from_text(text, f"--set {name}"))
 
 

@@ -170,7 +170,7 @@ def key_owner(key: tuple[str, ...], cloud: bool = True) -> Option | None:
     if found is None and len(key) == 2 and key[0] in SECTIONS:
         for name in (SECTIONS[key[0]] + key[1], key[1]):
             one = BY_NAME.get(name)
-            if one is not None and (key[0] == "drivetrain" or one.key and one.key[0] == key[0]):
+            if one is not None and one.key and key[0] in ("drivetrain", one.key[0]):
                 return one
     if found is not None and found.group == SAGEMAKER and not cloud:
         return None

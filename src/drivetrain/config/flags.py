@@ -95,7 +95,7 @@ def read_with_argparse(argv: Sequence[str], prog: str) -> CommandLine:
     """As `read`, always through argparse."""
     flags, script, script_args = split(argv)
     parser = build_parser(prog, shown=_selected(flags))
-    namespace, extra = parser.parse_known_args([*flags, PLACEHOLDER])
+    namespace, extra = parser.parse_known_args([*flags, "--", PLACEHOLDER])
     if extra:
         from drivetrain.config.nearest import nearest
 

@@ -52,13 +52,16 @@ DYNAMO_BACKENDS = (
 def _general() -> list[Option]:
     g = GENERAL
     return [
-        Option("config_file", "str", None, "YAML or JSON config file to use instead of the default one.", group=g),
+        Option(
+            "config_file", "str", None, "YAML or JSON config file to use instead of the default one.", group=g, key=()
+        ),
         Option(
             "profile",
             "str",
             None,
             "Use the config file NAME.yaml beside the default one (one file a machine).",
             group=g,
+            key=(),
         ),
         Option("quiet", "flag", False, "Print no line of our own about the run.", group=g, short="-q"),
         Option("module", "flag", False, "Run the script as a Python module.", group=g, short="-m"),
@@ -72,8 +75,10 @@ def _general() -> list[Option]:
             env="ACCELERATE_DEBUG_MODE",
             key=("debug",),
         ),
-        Option("show_config", "flag", False, "Print every value and where it came from, then stop.", group=g),
-        Option("dry_run", "flag", False, "Print the command and the environment of each rank, then stop.", group=g),
+        Option("show_config", "flag", False, "Print every value and where it came from, then stop.", group=g, key=()),
+        Option(
+            "dry_run", "flag", False, "Print the command and the environment of each rank, then stop.", group=g, key=()
+        ),
     ]
 
 

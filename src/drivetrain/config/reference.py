@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drivetrain.config.option import Option
-from drivetrain.config.options import OPTIONS
+from drivetrain.config.options import GENERAL, OPTIONS
 
 HEADER = """# Options
 
@@ -28,7 +28,7 @@ def markdown(options: tuple[Option, ...] = OPTIONS) -> str:
 
 def _row(one: Option) -> str:
     flag = f"`{one.flag}`" + (f", `{one.short}`" if one.short else "") if one.flag else ""
-    key = f"`{'.'.join(one.key)}`" if one.key else "by `distributed_type`"
+    key = f"`{'.'.join(one.key)}`" if one.key else "" if one.group == GENERAL else "by `distributed_type`"
     names = [one.env] if isinstance(one.env, str) else list(one.env or [])
     variable = ", ".join(f"`{name}`" for name in names) or f"`{one.own_env}`"
     default = "" if one.default is None else f"`{one.to_text(one.default)}`"

@@ -146,7 +146,7 @@ class IterableDatasetShard(IterableDataset):
         return rounds * self.piece
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # not set yet: an unpickled copy in the making
+        if name == "dataset" or name.startswith("__"):  # not set yet, or asked by pickle and copy of this object itself
             raise AttributeError(name)
         return getattr(self.dataset, name)
 

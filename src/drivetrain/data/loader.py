@@ -35,7 +35,8 @@ class PreparedLoader(DataLoader, Loop):
     ``batch_rows`` and ``remainder``. Every `iter` is a new epoch: they count on from 0 unless `set_epoch` says
     otherwise, and a shuffle is a function of its seed and the epoch.
 
-    Attributes that are not its own are those of the loader inside, a copy of the one given; setting one sets it there.
+    Attributes that are not its own are those of the loader inside, a copy of the one given. Setting one that all
+    loaders of torch have sets it there.
     """
 
     def __init__(
@@ -346,15 +347,31 @@ class PreparedLoader(DataLoader, Loop):
         self.end_of_data = value
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner" or (name.startswith("__") and name.endswith("__")):  # a copy in the making
+        if name == "inner" or name.startswith("__"):  # not set yet, or asked by pickle and copy of this object itself
             raise AttributeError(name)
         return getattr(self.inner, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__ or hasattr(type(self), name):
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self.inner, name, value)
+    # Torch's own is a Python function that keeps attributes from being set; a counter here changes with every batch.
+    __setattr__ = object.__setattr__  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+
+
+def _of_inner(name: str) -> property:
+    """An attribute that is read from the loader inside and set there, under the checks of its class."""
+
+    def read(loader: PreparedLoader) -> Any:
+        return getattr(loader.inner, name)
+
+    def write(loader: PreparedLoader, value: Any) -> None:
+        setattr(loader.inner, name, value)
+
+    return property(read, write)
+
+
+for _name in (
+    "batch_size", "collate_fn", "drop_last", "generator", "in_order", "multiprocessing_context", "num_workers",
+    "persistent_workers", "pin_memory", "pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn",
+):  # fmt: skip
+    setattr(PreparedLoader, _name, _of_inner(_name))
 
 
 class _Running:

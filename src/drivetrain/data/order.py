@@ -207,7 +207,7 @@ class SharedOrder(FixedOrder, Sampler):
         return len(self.inner)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # not set yet: an unpickled copy in the making
+        if name == "inner" or name.startswith("__"):  # not set yet, or asked by pickle and copy of this object itself
             raise AttributeError(name)
         return getattr(self.inner, name)
 

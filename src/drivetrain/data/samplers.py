@@ -171,7 +171,7 @@ class SkipBatchSampler(BatchSampler):
         return max(0, self.total_length - self.skip_batches)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "batch_sampler":  # not set yet: an unpickled copy in the making
+        if name == "batch_sampler" or name.startswith("__"):  # not set yet, or asked by pickle and copy of this itself
             raise AttributeError(name)
         return getattr(self.batch_sampler, name)
 

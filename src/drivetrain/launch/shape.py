@@ -80,8 +80,8 @@ def check_together(settings: Settings) -> None:
         ConfigError: naming both and who set them.
     """
     chosen = [name for name in ONE_OF if settings[name]]
-    if settings["cpu"]:
-        chosen = [name for name in chosen if name in NEEDS_DEVICE] and ["cpu", *chosen]
+    if settings["cpu"] and any(name in NEEDS_DEVICE for name in chosen):
+        chosen.insert(0, "cpu")
     if len(chosen) > 1:
         named = " and ".join(f"{name} ({settings.source(name)})" for name in chosen)
         raise ConfigError(f"{named} exclude each other. Keep one of them.")

@@ -173,31 +173,41 @@ def choose(method: str, command: Command, device_kind: str) -> Starter:
     Raises:
         LaunchError: "fork" was asked for something that cannot be forked.
     """
-    if method == "fork":
-        if command.no_python:
-            raise LaunchError("--start_method fork cannot run a --no_python program. Use --start_method fresh.")
-        return ForkStarter([*TORCH, *TRAINING])
-    if method == "fresh" or command.no_python or not hasattr(os, "fork") or sys.platform == "darwin":
-        return FreshStarter()
+    if method == "fork" and command.no_python:
+        raise LaunchError("--start_method fork cannot run a --no_python program. Use --start_method fresh.")
+    text = _text(command)
+    if method == "fork" or (method == "auto" and _forks_well(command, device_kind, text)):
+        return ForkStarter(preload(text))
+    return FreshStarter()
+
+
+def preload(text: str | None) -> list[str]:
+    """What the parent imports for a script with this text; None where the text is not known."""
+    if text is None:
+        return [*TORCH, *TRAINING]
+    own = ["drivetrain.accelerator"] if {"drivetrain", "accelerate"} & set(IMPORTS.findall(text)) else []
+    return [*TORCH, *(TRAINING if TRAINS.search(text) else []), *own]
+
+
+def _forks_well(command: Command, device_kind: str, text: str | None) -> bool:
+    if command.no_python or not hasattr(os, "fork") or sys.platform == "darwin":
+        return False
     if device_kind not in ("", "cuda"):  # other vendors' libraries may open the device when torch is imported
-        return FreshStarter()
-    if command.module:
-        return ForkStarter([*TORCH, *TRAINING])
-    return _choose_by_text(command.script)
+        return False
+    if text is None:
+        return True
+    needs_torch = not set(IMPORTS.findall(text)) <= sys.stdlib_module_names
+    return needs_torch and not READ_AT_IMPORT.search(text)
 
 
-def _choose_by_text(script: str) -> Starter:
+def _text(command: Command) -> str | None:
+    if command.module or command.no_python:
+        return None
     try:
-        with open(script, encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        with open(command.script, encoding="utf-8", errors="replace") as file:
+            return file.read()
     except OSError:
-        return ForkStarter(TORCH)
-    imported = set(IMPORTS.findall(text))
-    if imported <= sys.stdlib_module_names or READ_AT_IMPORT.search(text):
-        return FreshStarter()
-    trains = bool(TRAINS.search(text))
-    own = [f"{name}.accelerator" for name in ("drivetrain",) if imported & {"drivetrain", "accelerate"}]
-    return ForkStarter([*TORCH, *(TRAINING if trains else []), *own])
+        return None
 
 
 def _event(line: dict) -> Event:

@@ -9,7 +9,7 @@ _PREFIX = r"(?:\[rank\d+\]: ?)?"
 _START = re.compile(rf"^{_PREFIX}(?:  \+ Exception Group )?Traceback \(most recent call last\):", re.MULTILINE)
 _CHAIN = re.compile(
     rf"{_PREFIX}(?:During handling of the above exception, another exception occurred"
-    r"|The above exception was the direct cause of the following exception):\s*\Z"
+    r"|The above exception was the direct cause of the following exception):(?:\s|\[rank\d+\]:)*\Z"
 )
 _FRAME = re.compile(rf"^{_PREFIX}(?:[ |+]|$)")
 # What a dying process says after its error: C++ logs, warnings, errors in destructors.

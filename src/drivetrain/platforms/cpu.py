@@ -7,7 +7,10 @@ from typing import Any
 import torch
 
 from drivetrain.config.enums import DistributedType
+from drivetrain.config.environ import ProcessEnv
+from drivetrain.core.errors import ConfigError
 from drivetrain.platforms.base import Platform
+from drivetrain.runtime.comm import Comm
 
 
 class Cpu(Platform):
@@ -33,6 +36,18 @@ class Cpu(Platform):
 
     def activate(self, device: torch.device) -> None:
         """Nothing to choose."""
+
+    def open_comm(self, backend: str, device: torch.device, env: ProcessEnv, **options: Any) -> Comm:
+        """See `Platform.open_comm`.
+
+        Raises:
+            ConfigError: the backend moves data between accelerators only.
+        """
+        if backend not in ("gloo", "mpi", "ucc"):
+            raise ConfigError(
+                f"backend={backend!r} cannot move data between CPUs, which this run uses. Use 'gloo'."
+            )
+        return super().open_comm(backend, device, env, **options)
 
     def why_not(self, precision: str) -> str | None:
         """The processor computes in every precision, if slowly."""

@@ -111,8 +111,8 @@ def find_executable_batch_size(
             logger.info("batch size %d does not fit into memory, %d comes next", batch_size, smaller)
             batch_size = smaller
         raise UsageError(
-            f"no executable batch size was found for {_name(function)}: from {starting_batch_size} down, every batch was "
-            "too large for the memory. Make the model or the samples smaller."
+            f"no executable batch size was found for {_name(function)}: from {starting_batch_size} down, every batch "
+            "was too large for the memory. Make the model or the samples smaller."
         )
 
     return search

@@ -277,3 +277,22 @@ def test_a_pipe_is_read_once():
     for one in pair:
         one.order.seed = 4
     assert sorted(sum((flat(one) for one in pair), [])) == list(range(12))
+
+
+class Pickled(Sized):
+    """Travels to its worker in its own way."""
+
+    def __getstate__(self):
+        return {"size": self.n}
+
+    def __setstate__(self, state):
+        self.n = state["size"]
+
+
+def test_workers_that_are_started_afresh():
+    def make():
+        return DataLoader(Pickled(5), batch_size=2, num_workers=1, multiprocessing_context="spawn")
+
+    first, second = shares(2, make)
+    assert batches(first) == [[0, 1], [4, 0]]
+    assert [(b.tolist(), second.num_valid) for b in second] == [([2, 3], 2), ([1, 2], 0)]

@@ -14,6 +14,8 @@ from drivetrain.core.optional import installed
 from packaging.requirements import Requirement
 from packaging.version import parse
 
+from accelerate._names import attach
+
 
 def _is_package_available(pkg_name: str, metadata_name: str | None = None) -> bool:
     """Whether ``pkg_name`` can be imported, and is an installed distribution (``metadata_name``), not just a folder."""
@@ -299,3 +301,6 @@ def torchao_required(func: Callable[..., Any]) -> Callable[..., Any]:
         return func(*args, **kwargs)
 
     return wrapper
+
+
+__getattr__, __dir__ = attach(__name__)

@@ -11,6 +11,7 @@ from drivetrain.session import choose_platform
 from drivetrain.training import rng
 
 from accelerate import _current
+from accelerate._names import attach
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
@@ -49,3 +50,6 @@ def synchronize_rng_states(rng_types: Iterable[str | RNGType], generator: torch.
     """
     here = _current.world()
     rng.synchronize(rng_types, here.comm, here.platform, generator)
+
+
+__getattr__, __dir__ = attach(__name__)

@@ -1,0 +1,35 @@
+"""The call that initialised CUDA is remembered and named."""
+
+import sys
+import types
+
+from drivetrain.launch.cuda_start import FirstCall, names_on_device
+
+
+def test_the_stack_of_the_first_call_is_kept():
+    one = FirstCall()
+
+    def touches_the_device():
+        one.remember()
+
+    touches_the_device()
+    assert "test_cuda_start.py" in one.told() and "one.remember()" in one.told()
+
+
+def test_without_a_stack_it_says_so():
+    assert "cannot be named" in FirstCall().told()
+
+
+def test_variables_on_a_device_are_named(monkeypatch):
+    import torch
+
+    class Elsewhere(torch.Tensor):
+        @property
+        def device(self):
+            return torch.device("cuda:0")
+
+    main = types.ModuleType("__main__")
+    main.__dict__.update(weights=torch.ones(1).as_subclass(Elsewhere), here=torch.ones(1), text="x")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert names_on_device() == ["weights"]
+    assert "These variables live on the device: weights." in FirstCall().told()
