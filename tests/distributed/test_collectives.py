@@ -51,15 +51,13 @@ def test_values_of_two_ranks():
 
 
 def _objects():
-    from drivetrain.runtime import collectives
-
     accelerator = _accelerator()
-    comm, r = accelerator.session.world.comm, accelerator.process_index
+    r = accelerator.process_index
     box = [f"from {r}", {r}]
     return [
-        *(collectives.gather_object(value, comm) for value in ({f"k{r}": 1}, 3 + r, "ab", [r, r])),
-        collectives.broadcast_object_list(box, comm, src=1),
-        collectives.broadcast({"x": torch.tensor([r])}, comm, src=1)["x"].tolist(),
+        *(accelerator.gather_object(value) for value in ({f"k{r}": 1}, 3 + r, "ab", [r, r])),
+        accelerator.broadcast_object_list(box, from_process=1),
+        accelerator.broadcast({"x": torch.tensor([r])}, from_process=1)["x"].tolist(),
     ]
 
 
@@ -174,15 +172,20 @@ def _main_first(fails):
             order.append(accelerator.process_index)
             if fails and accelerator.is_main_process:
                 raise ValueError("main failed")
-    except ValueError as error:
-        order.append(str(error))
+    except (ValueError, RuntimeError) as error:
+        order.append(f"{type(error).__name__}: {error}")
     accelerator.wait_for_everyone()
     return order
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_main_process_first_lets_the_others_in_whatever_happens(fails):
-    assert run_ranks(_main_first, args=(fails,)) == [[0, "main failed"] if fails else [0], [1]]
+def test_main_process_first_goes_first():
+    assert run_ranks(_main_first, args=(False,)) == [[0], [1]]
+
+
+def test_an_error_of_the_main_process_reaches_those_that_wait():
+    main, other = run_ranks(_main_first, args=(True,))
+    assert main == [0, "ValueError: main failed"]
+    assert len(other) == 1 and other[0].startswith("CollectiveError: rank 0") and "ValueError: main failed" in other[0]
 
 
 def _only_some():

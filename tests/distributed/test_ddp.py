@@ -161,7 +161,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 accelerator.end_training()
-print("END", accelerator.process_index)
+print(f"END {accelerator.process_index}\\n", end="", flush=True)
 """
 
 
@@ -171,7 +171,7 @@ def test_a_script_that_keeps_its_model_ends_by_itself(tmp_path, start):
     script = tmp_path / "script.py"
     script.write_text(KEPT)
     launch = ["drivetrain", "launch", "--cpu", "--num_processes", "2", "--start_method", start]
-    command = ["torchrun", "--nproc-per-node", "2", "--master-port", "0"] if start == "torchrun" else launch
+    command = ["torchrun", "--standalone", "--nproc-per-node", "2"] if start == "torchrun" else launch
     for _ in range(2):
         out = run_script([*command, script], timeout=90)
         assert out.returncode == 0, out.output

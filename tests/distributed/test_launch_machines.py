@@ -34,10 +34,29 @@ class Machines:
         runs = []
         for rank, host in enumerate(self.names):
             argv = [
-                "ip", "netns", "exec", host, sys.executable, "-m", "drivetrain", "launch", "--cpu",
-                "--num_machines", "2", "--num_processes", "2", "--machine_rank", str(rank), "--main_process_ip", "10.77.0.1",
-                "--main_process_port", "29511", *flags, str(script), *args,
-            ]  # fmt: skip
+                "ip",
+                "netns",
+                "exec",
+                host,
+                sys.executable,
+                "-m",
+                "drivetrain",
+                "launch",
+                "--cpu",
+                "--num_machines",
+                "2",
+                "--num_processes",
+                "2",
+                "--machine_rank",
+                str(rank),
+                "--main_process_ip",
+                "10.77.0.1",
+                "--main_process_port",
+                "29511",
+                *flags,
+                str(script),
+                *args,
+            ]
             env = clean_env()
             env.pop("GLOO_SOCKET_IFNAME")  # each launcher has to find its side of the cable
             runs.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))

@@ -66,6 +66,23 @@ class Collectives:
         """Each tensor of ``tensor``, padded with ``pad_index`` along ``dim`` to the longest of all ranks."""
         return collectives.pad_across_processes(tensor, self.session.world.comm, dim, pad_index, pad_first)
 
+    def broadcast(self, tensor: Any, from_process: int = 0) -> Any:
+        """Each tensor of ``tensor`` as it is on rank ``from_process``; the tensors given are left alone.
+
+        Raises:
+            InputError: a leaf is not a tensor.
+            CollectiveError: on every rank, when structures, shapes or dtypes differ.
+        """
+        return collectives.broadcast(tensor, self.session.world.comm, from_process)
+
+    def gather_object(self, obj: Any) -> list[Any]:
+        """The lists of all ranks joined, by rank; an object that is no list counts as a list of one."""
+        return collectives.gather_object(obj, self.session.world.comm)
+
+    def broadcast_object_list(self, objects: list[Any], from_process: int = 0) -> list[Any]:
+        """Replace the items of ``objects``, in place, by those of rank ``from_process``. Returns the list."""
+        return collectives.broadcast_object_list(objects, self.session.world.comm, from_process)
+
     def set_trigger(self) -> None:
         """Raise a flag on this rank, which `check_trigger` sees on all.
 

@@ -77,10 +77,6 @@ class TrainingLoop:
         """Backward passes inside keep their gradients on this rank."""
         return self.session.strategy.no_sync(model)
 
-    def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """Backward passes inside reduce gradients, although their forward pass ran under `no_sync`."""
-        return self.session.strategy.trigger_sync(model)
-
     # -- backward ------------------------------------------------------------------------------------------------
 
     def backward(self, loss: Tensor, weight: float | Tensor | None = None, **kwargs: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from torch import nn
@@ -246,6 +246,13 @@ class Preparation:
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """A loader like ``dataloader`` whose first epoch leaves out its first ``num_batches`` batches."""
         return skip_first_batches(dataloader, num_batches=num_batches)
+
+    @staticmethod
+    def trigger_sync_in_backward(model: nn.Module) -> AbstractContextManager[Any]:
+        """Backward passes inside reduce the gradients of ``model``, although its forward pass ran under `no_sync`."""
+        origin = Preparation._origins.get(model)
+        owner = None if origin is None else origin.owner()
+        return nullcontext() if owner is None else owner.session.strategy.trigger_sync(model)
 
     # -- letting go ----------------------------------------------------------------------------------------------
 

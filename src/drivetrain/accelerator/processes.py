@@ -86,7 +86,7 @@ class Processes:
         self.session.world.control.print(*args, **kwargs)
 
     def main_process_first(self) -> AbstractContextManager[None]:
-        """The body runs on rank 0, then on the others. Every rank enters; an error inside lets the others go on."""
+        """The body runs on rank 0, then on the others. Every rank enters; an error on rank 0 is raised on all."""
         return self.session.world.control.first(self.is_main_process)
 
     def local_main_process_first(self) -> AbstractContextManager[None]:

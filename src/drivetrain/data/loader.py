@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from drivetrain.core.errors import InputError
 from drivetrain.data.collation import UNKNOWN, CountingCollate
 from drivetrain.data.feed import Feed
+from drivetrain.data.lookahead import streamed, uncounted
 from drivetrain.data.order import Order, SharedOrder, arranged
 from drivetrain.data.placement import mover
 from drivetrain.data.position import Position, Start
@@ -132,7 +133,7 @@ class PreparedLoader(DataLoader, Loop):
         self.feed.next_start = start
         batches = iter(self.inner)
         if not self.feed.one_to_one:
-            return _streamed(_uncounted(batches, None if self.feed.may_pad else UNKNOWN), 0), None
+            return streamed(uncounted(batches, None if self.feed.may_pad else UNKNOWN), 0), None
         assert self.feed.run is not None
         # Torch's iterator takes the first indices now or later, depending on its workers; the order is fixed now.
         self.feed.begin(self.feed.run)
@@ -144,11 +145,11 @@ class PreparedLoader(DataLoader, Loop):
         if self.snapshots is not None:
             batches, resumed = self.snapshots.opened(self.inner)
             keep = partial(self.snapshots.keep, self.inner)
-            return _streamed(batches if counted else _uncounted(batches), 0 if resumed else skip, keep)
+            return streamed(batches if counted else uncounted(batches), 0 if resumed else skip, keep)
         if counted:
             collate.start(skip)
         batches = iter(self.inner)
-        return _streamed(batches if counted else _uncounted(batches), skip)
+        return streamed(batches if counted else uncounted(batches), skip)
 
     def _handed_out(self, batches: Iterator[Any], known: Known | None, running: _Running) -> Iterator[Any]:
         loops, move, state = self.loops, self._move, self.__dict__
@@ -381,25 +382,6 @@ class _Running:
 
     def __init__(self, start: Start, batches_before: int) -> None:
         self.start, self.batches_before = start, batches_before
-
-
-def _streamed(batches: Iterator[Any], skip: int, keep: Callable[[], None] | None = None) -> Iterator[Any]:
-    """Without the first ``skip``; one batch is read ahead, for only then it shows which one is the last."""
-    for _ in range(skip):
-        next(batches, None)
-    pending = next(batches, None)
-    out: list[Any] = []
-    while pending is not None:
-        if keep is not None:
-            keep()
-        following = next(batches, None)
-        out.append((pending[2], pending[0], pending[1], following is None, -1))
-        pending, following = following, None
-        yield out.pop()
-
-
-def _uncounted(batches: Iterator[Any], real: int | None = UNKNOWN) -> Iterator[Any]:
-    return ((UNKNOWN, real, batch) for batch in batches)
 
 
 def _inside(sampler: Any) -> Any:

@@ -8,6 +8,10 @@ KEPT = 256 * 1024
 """Bytes remembered of each rank's standard error."""
 
 
+KEPT_CHUNKS = 4096
+"""Writes of a rank of which the order among all writes is remembered."""
+
+
 class Screen:
     """Counts what was written to the user, to know what came last."""
 
@@ -22,14 +26,14 @@ class Relay:
         reader: descriptor to wait on and read from.
         writer: descriptor that becomes the rank's stream, until `started`.
         tail: the last bytes, if they are to be kept.
-        last: number of the screen's write that was this stream's last, 0 before the first.
     """
 
     def __init__(self, target: int, screen: Screen, *, keep: bool) -> None:
         self.reader, self.writer = _terminal(target) if os.isatty(target) else os.pipe()
         self.tail = bytearray()
-        self.last = 0
         self.open = True
+        self._passed = 0
+        self._chunks: list[tuple[int, int]] = []  # bytes passed on before it, and its number among the screen's writes
         self._target, self._screen, self._keep = target, screen, keep
 
     def started(self) -> None:
@@ -49,12 +53,25 @@ class Relay:
             self.open = False
             return False
         self._screen.writes += 1
-        self.last = self._screen.writes
         if self._keep:
-            self.tail += data
-            del self.tail[:-KEPT]
+            self._remember(data)
         write_all(self._target, data)
         return True
+
+    def stands_last(self, start: int) -> bool:
+        """Whether the text from position ``start`` of `tail` is the last on the screen, with nothing in between."""
+        position = self._passed - len(self.tail) + start
+        numbers = [number for before, number in self._chunks if before > position]
+        begun = max((number for before, number in self._chunks if before <= position), default=0)
+        return self._screen.writes - begun == len(numbers)
+
+    def _remember(self, data: bytes) -> None:
+        self._chunks.append((self._passed, self._screen.writes))
+        self._passed += len(data)
+        self.tail += data
+        del self.tail[:-KEPT]
+        if len(self._chunks) > 2 * KEPT_CHUNKS:
+            del self._chunks[:-KEPT_CHUNKS]
 
     def close(self) -> None:
         """Stop listening."""

@@ -18,20 +18,23 @@ LINES = 20
 """Lines shown of a process that ended without a traceback."""
 
 
-def last_words(text: str) -> tuple[str, bool]:
-    """The last traceback in ``text`` with those it is chained to, or else the last lines; and whether it ends the text.
+def last_words(text: str) -> tuple[str, int, bool]:
+    """The last traceback in ``text`` with those it is chained to, or else the last lines.
+
+    Returns the words, the position in ``text`` at which they start, and whether nothing comes after them.
 
     Lines that a dying process writes after its traceback, such as warnings of a library, are left out.
     """
     starts = list(_START.finditer(text))
     if not starts:
-        lines = text.rstrip().splitlines()
-        return "\n".join(lines[-LINES:]), True
+        lines = text.rstrip().splitlines(keepends=True)
+        words = "".join(lines[-LINES:])
+        return words, sum(map(len, lines)) - len(words), True
     place = len(starts) - 1
     while place > 0 and _CHAIN.search(text[starts[place - 1].end() : starts[place].start()].rstrip()):
         place -= 1
     begin, end = starts[place].start(), _end(text, starts[-1].start())
-    return text[begin:end].rstrip(), not text[end:].strip()
+    return text[begin:end].rstrip(), begin, not text[end:].strip()
 
 
 def _end(text: str, start: int) -> int:

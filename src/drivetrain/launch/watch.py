@@ -49,12 +49,22 @@ class Rank:
         """Send a signal to the rank, or also to every process it has started."""
         if not self.pid:
             return
-        if self.code is None:
+        if self.code is None and not _is_ending(self.pid):
             self.sent.add(number)
         try:
             os.killpg(self.pid, number) if whole_group else os.kill(self.pid, number)
         except ProcessLookupError:
             pass  # it ended meanwhile
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether the process is already on its way out, so that a signal sent now is not what ends it (Linux)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            state, *fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return state in "ZX" or bool(int(fields[5]) & 0x4)  # PF_EXITING
 
 
 class Watcher:
@@ -201,11 +211,12 @@ class Watcher:
         return 128 + self.received if bad < 0 else bad
 
     def _tell(self, rank: Rank, code: int) -> None:
-        text = rank.err.tail.decode(errors="replace")
-        words, at_end = last_words(text)
-        if words and not (at_end and rank.err.last == self.screen.writes):
+        text = rank.err.tail.decode(errors="surrogateescape")
+        words, start, at_end = last_words(text)
+        position = len(text[:start].encode(errors="surrogateescape"))
+        if words and not (at_end and rank.err.stands_last(position)):
             self.say(f"rank {rank.number} failed first; the end of what it said:")
-            write_all(2, (words + "\n").encode())
+            write_all(2, (words + "\n").encode(errors="surrogateescape"))
         if code < 0:
             name = signal.Signals(-code).name
             hint = " If nobody sent it, the machine ran out of memory." if name == "SIGKILL" else ""

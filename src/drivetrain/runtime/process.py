@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from drivetrain.core.errors import ConfigError, InputError
+from drivetrain.core.errors import CollectiveError, ConfigError, InputError
 from drivetrain.core.tree import rebuild, rebuild_mapping
 from drivetrain.runtime.comm import Comm
 from drivetrain.runtime.topology import Topology
@@ -33,15 +33,32 @@ class ProcessControl:
     def first(self, goes_first: bool) -> Iterator[None]:
         """The body runs on the ranks that go first, then on the others. All ranks enter.
 
-        An error in the body of those that go first still lets the others in, and is passed on.
+        Raises:
+            CollectiveError: on the ranks that wait, when the body failed on one that goes first; with its message, and
+                where it failed the error itself. So no rank goes on as if what it waits for had been done.
         """
         if not goes_first:
-            self.comm.barrier()
+            self._pass(None)
+            yield
+            return
         try:
             yield
-        finally:
-            if goes_first:
-                self.comm.barrier()
+        except BaseException as error:
+            self._pass(error)
+            raise
+        self._pass(None)
+
+    def _pass(self, error: BaseException | None) -> None:
+        """The point between those that go first and the others."""
+        notes = self.comm.agree("main_process_first", "", note=(int(error is not None), 0))
+        failed = [rank for rank, (note, _) in enumerate(notes) if note]
+        if failed and self.comm.world_size > 1:
+            texts = self.comm.all_gather_object(f"{type(error).__name__}: {error}" if error is not None else "")
+            if error is None:
+                raise CollectiveError(
+                    f"rank {failed[0]}, which goes first, failed, so what this rank waits for was not done: "
+                    f"{texts[failed[0]]}"
+                )
 
     def only(self, function: Callable[..., Any], runs_here: Callable[[], bool]) -> Callable[..., Any]:
         """``function`` where ``runs_here()`` is true at the call; elsewhere it does nothing and returns None."""

@@ -4,7 +4,9 @@ import json
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from drivetrain.core.errors import InputError
 from drivetrain.data.prepare import prepare_data_loader
@@ -189,3 +191,66 @@ def test_skipping_more_than_there_is():
         skip_first_batches(loader(), -1)
     with pytest.raises(InputError, match="list"):
         skip_first_batches([1], 1)
+
+
+runs = st.fixed_dictionaries(
+    {
+        "n": st.integers(1, 40),
+        "piece": st.integers(1, 4),
+        "num": st.integers(1, 4),
+        "split": st.booleans(),
+        "even": st.booleans(),
+        "drop_last": st.booleans(),
+        "shuffle": st.booleans(),
+        "stream": st.booleans(),
+        "stop": st.integers(0, 12),
+    }
+)
+
+
+class Counting(IterableDataset):
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return iter(range(self.n))
+
+
+@settings(max_examples=150, deadline=None)
+@given(runs)
+def test_any_loader_goes_on_where_it_stood_and_gives_every_sample_once(run):
+    def make(rank):
+        size = run["piece"] * (run["num"] if run["split"] else 1)
+        if run["stream"]:
+            given_loader = DataLoader(Counting(run["n"]), size, drop_last=run["drop_last"])
+        else:
+            given_loader = DataLoader(torch.arange(run["n"]), size, shuffle=run["shuffle"], drop_last=run["drop_last"])
+        one = prepare_data_loader(
+            given_loader,
+            num_processes=run["num"],
+            process_index=rank,
+            split_batches=run["split"],
+            even_batches=run["even"],
+        )
+        one.order.seed = 5  # in one process nobody sends the seed
+        return one
+
+    seen = []
+    for rank in range(run["num"]):
+        one = make(rank)
+        list(one)
+        state, batches_of_epoch = None, []
+        for step, batch in enumerate(one):
+            seen += batch.tolist()[: one.num_valid]
+            batches_of_epoch.append(batch.tolist())
+            if step == run["stop"]:
+                state = json.loads(json.dumps(one.state_dict()))
+        if state is None:
+            continue
+        other = make(rank)
+        other.load_state_dict(state)
+        rest = batches_of_epoch[run["stop"] + 1 :]
+        assert batches(other) == (rest or batches(one))
+    round_size = run["piece"] * run["num"]
+    total = run["n"] - run["n"] % round_size if run["drop_last"] else run["n"]
+    assert len(seen) == len(set(seen)) == total

@@ -35,10 +35,10 @@ LONG_MESSAGE = PLAIN + "\nwith a second line\n\n  and an indented one"
 
 @pytest.mark.parametrize("words", [PLAIN, CHAINED, CAUSED, PREFIXED, GROUP, LONG_MESSAGE])
 def test_the_traceback_is_found_whole(words):
-    assert last_words(words + "\n") == (words, True)
-    assert last_words("before\n" + words) == (words, True)
+    assert last_words(words + "\n") == (words, 0, True)
+    assert last_words("before\n" + words) == (words, 7, True)
     earlier = PLAIN.replace("my own", "an earlier") + "\nlogged\n"
-    assert last_words(earlier + words) == (words, True)
+    assert last_words(earlier + words) == (words, len(earlier), True)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,12 @@ def test_the_traceback_is_found_whole(words):
     ],
 )
 def test_noise_behind_it_is_left_out(noise):
-    assert last_words(f"{PLAIN}\n{noise}\n") == (PLAIN, False)
+    assert last_words(f"{PLAIN}\n{noise}\n") == (PLAIN, 0, False)
 
 
 def test_without_a_traceback_the_last_lines_count():
-    assert last_words("") == ("", True)
-    assert last_words("usage: x\nx: error: no\n") == ("usage: x\nx: error: no", True)
+    assert last_words("") == ("", 0, True)
+    assert last_words("usage: x\nx: error: no\n") == ("usage: x\nx: error: no", 0, True)
     lines = [str(number) for number in range(100)]
-    assert last_words("\n".join(lines))[0].splitlines() == lines[-LINES:]
+    words, start, _ = last_words("\n".join(lines))
+    assert words.splitlines() == lines[-LINES:] and "\n".join(lines)[start:] == words
