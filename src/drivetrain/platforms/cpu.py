@@ -44,9 +44,7 @@ class Cpu(Platform):
             ConfigError: the backend moves data between accelerators only.
         """
         if backend not in ("gloo", "mpi", "ucc"):
-            raise ConfigError(
-                f"backend={backend!r} cannot move data between CPUs, which this run uses. Use 'gloo'."
-            )
+            raise ConfigError(f"backend={backend!r} cannot move data between CPUs, which this run uses. Use 'gloo'.")
         return super().open_comm(backend, device, env, **options)
 
     def why_not(self, precision: str) -> str | None:

@@ -56,21 +56,21 @@ class PreparedOptimizer(torch.optim.Optimizer):
     # `torch.optim.Optimizer` defines these names, so `__getattr__` would never see them.
 
     @property
-    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def state(self) -> Any:
         """State of the inner optimizer."""
         return self.optimizer.state
 
     @state.setter
-    def state(self, state: Any) -> None:
+    def state(self, state: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.optimizer.state = state
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def param_groups(self) -> list[dict[str, Any]]:
         """Parameter groups of the inner optimizer, the very list."""
         return self.optimizer.param_groups
 
     @param_groups.setter
-    def param_groups(self, param_groups: list[dict[str, Any]]) -> None:
+    def param_groups(self, param_groups: list[dict[str, Any]]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.optimizer.param_groups = param_groups
 
     @property
