@@ -181,6 +181,22 @@ def test_the_peers_reaction_is_not_taken_for_the_cause(tmp_path, end, code, last
     assert last in result.stderr.rstrip().splitlines()[-1]
 
 
+def test_a_failed_group_is_started_again(tmp_path, method):
+    text = "count = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint(RANK, count, flush=True)\nsys.exit(count != '2')\n"
+    result = _launch(tmp_path, method, text, flags=["--max_restarts", "3"])
+    assert result.returncode == 0
+    assert {"0 2", "1 2"} <= set(result.stdout.splitlines()) and "restart 2 of 3" in result.stderr
+    assert "restart 3" not in result.stderr
+
+
+def test_a_folder_for_the_output_of_each_rank(tmp_path):
+    script = _script(tmp_path, "print('said by', RANK, flush=True)\nsys.exit(7 if RANK == '1' else 0)\n")
+    result = run_script([*LAUNCH, "--log_dir", tmp_path / "logs", "--tee", "3", script], timeout=BOUND)
+    assert result.returncode == 7
+    assert result.stderr.rstrip().splitlines()[-1] == "drivetrain: rank 1 ended with exit code 7."
+    assert [path.read_text() for path in (tmp_path / "logs").rglob("1/stdout.log")] == ["said by 1\n"]
+
+
 def test_an_error_before_the_script_runs(tmp_path, method):
     result = _launch(tmp_path, method, "this is no python\n")
     assert result.returncode == 1

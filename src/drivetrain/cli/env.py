@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from drivetrain import __version__
 from drivetrain.config import environ as env
 from drivetrain.config import files
 from drivetrain.launch.devices import visible
@@ -54,7 +55,7 @@ def report(config_file: str | None = None, profile: str | None = None, program: 
     devices = visible(env.snapshot())
     path = files.chosen_file(config_file, profile)
     found = {
-        "`Drivetrain` version": _version("drivetrain"),
+        "`Drivetrain` version": __version__,
         "Platform": platform.platform(),
         f"`{program}` command": shutil.which(program) or "Not found",
         "Python version": platform.python_version(),

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from drivetrain.config.flags import CommandLine
+    from drivetrain.config.resolve import Settings
     from drivetrain.launch.base import Launcher
     from drivetrain.launch.devices import Devices
+
+# What only torch's agent does, so it starts the ranks on one machine too.
+AGENT_ONLY = ("log_dir", "rdzv_conf")
 
 
 def command(argv: Sequence[str], prog: str) -> int:
@@ -48,7 +52,7 @@ def start(line: CommandLine, prog: str) -> int:
         settings = settings.with_values({"cpu": True}, "no accelerator found")
     target = Command(line.script, line.script_args, module=settings["module"], no_python=settings["no_python"])
     environ = env.snapshot()
-    launcher = choose(shape)
+    launcher = choose(shape, settings)
     plan = launcher.plan(shape, settings, target, environ)
     if settings["dry_run"]:
         print(plan.text())
@@ -59,9 +63,9 @@ def start(line: CommandLine, prog: str) -> int:
     return launcher.run(plan, settings, target, environ)
 
 
-def choose(shape: Shape) -> Launcher:
+def choose(shape: Shape, settings: Settings) -> Launcher:
     """The launcher for ranks that are placed like this."""
-    if shape.machines > 1:
+    if shape.machines > 1 or (shape.processes > 1 and any(settings[name] for name in AGENT_ONLY)):
         from drivetrain.launch.machines import MachinesLauncher
 
         return MachinesLauncher()

@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "drivetrain") -> int:
         return 0 if arguments else 1
     name = arguments[0]
     if name == "--version":
-        from importlib.metadata import version
+        from drivetrain import __version__
 
-        print(f"drivetrain {version('drivetrain')}")
+        print(f"drivetrain {__version__}")
         return 0
     if name not in COMMANDS:
         from drivetrain.config.nearest import nearest

@@ -224,20 +224,20 @@ def _machines() -> list[Option]:
             group=g,
             key=("main_process_port",),
         ),
-        Option("tee", "str", "0", "torchrun's --tee (several machines only).", group=g, short="-t"),
-        Option("log_dir", "str", None, "torchrun's --log-dir (several machines only).", group=g),
-        Option("role", "str", "default", "torchrun's --role (several machines only).", group=g),
+        Option("tee", "str", "0", "torchrun's --tee; of use together with --log_dir.", group=g, short="-t"),
+        Option("log_dir", "str", None, "Folder for the output of each rank, as torchrun's --log-dir.", group=g),
+        Option("role", "str", "default", "torchrun's --role, a name in its logs.", group=g),
         Option(
             "rdzv_backend",
             "str",
             "static",
-            "torchrun's --rdzv-backend (several machines only).",
+            "torchrun's --rdzv-backend, with several machines.",
             group=g,
             key=("rdzv_backend",),
         ),
-        Option("rdzv_conf", "str", "", "torchrun's --rdzv-conf (several machines only).", group=g),
-        Option("max_restarts", "int", 0, "Restarts of a failed group of ranks (several machines only).", group=g),
-        Option("monitor_interval", "float", 0.1, "Seconds between looks at the ranks (several machines).", group=g),
+        Option("rdzv_conf", "str", "", "torchrun's --rdzv-conf.", group=g),
+        Option("max_restarts", "int", 0, "Restarts of all ranks after one has failed.", group=g),
+        Option("monitor_interval", "float", 0.1, "Seconds between looks of torchrun's agent at the ranks.", group=g),
     ]
 
 

@@ -55,10 +55,6 @@ class LocalLauncher(Launcher):
         Raises:
             LaunchError: the script does not exist, or the ranks cannot be started.
         """
-        from drivetrain.launch.start import choose
-        from drivetrain.launch.streams import Relay, Screen
-        from drivetrain.launch.watch import Watcher
-
         if not command.module and not command.no_python and not os.path.exists(command.script):
             raise LaunchError(f"there is no script {command.script}.")
 
@@ -66,7 +62,29 @@ class LocalLauncher(Launcher):
             if not settings["quiet"]:
                 print(f"drivetrain: {text}", file=sys.stderr, flush=True)
 
-        plan.env["MASTER_PORT"] = str(self._port(plan.port or 0, say))
+        restarts = settings["max_restarts"]
+        for attempt in range(restarts + 1):
+            plan.env["MASTER_PORT"] = str(self._port(plan.port or 0, say))
+            plan.env["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+            code, stopped = self._once(plan, settings, command, environ, say)
+            if code == 0 or stopped or attempt == restarts:
+                return code
+            say(f"starting all ranks again (restart {attempt + 1} of {restarts})")
+        raise AssertionError("unreachable")
+
+    def _once(
+        self,
+        plan: LaunchPlan,
+        settings: Settings,
+        command: Command,
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+    ) -> tuple[int, bool]:
+        """One run of all ranks: the exit code, and whether it was ended by a signal to this process."""
+        from drivetrain.launch.start import choose
+        from drivetrain.launch.streams import Relay, Screen
+        from drivetrain.launch.watch import Watcher
+
         interface = ports.loopback_interface()
         if interface is not None and not environ.get("GLOO_SOCKET_IFNAME"):
             plan.env["GLOO_SOCKET_IFNAME"] = interface
@@ -80,7 +98,7 @@ class LocalLauncher(Launcher):
             for pair in relays:
                 for relay in pair:
                     relay.started()
-            return watcher.run()
+            return watcher.run(), watcher.received is not None
         finally:
             starter.close()
             for pair in relays:

@@ -1,4 +1,4 @@
-"""Several machines: torch's elastic agent starts and supervises the ranks of this one."""
+"""Ranks started and supervised by torch's elastic agent: for several machines, and for the agent's own options."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 REPORTS = "{reports}"
 """Stands in the plan for the folder in which failing ranks leave their tracebacks."""
+PORT = "{port}"
+"""Stands in the plan for a free port, where none was asked for and there is one machine only."""
 _ROOT_CAUSE = re.compile(r"Root Cause.*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
@@ -36,7 +38,8 @@ class MachinesLauncher(Launcher):
 
     def plan(self, shape: Shape, settings: Settings, command: Command, environ: Mapping[str, str]) -> LaunchPlan:
         """The agent's command line; the ranks start through our bootstrap, which reports how a rank failed."""
-        place = f"{settings['main_process_ip']}:{settings['main_process_port']}"
+        host = settings["main_process_ip"] or ports.LOOPBACK
+        port = settings["main_process_port"] or PORT
         backend = settings["rdzv_backend"]
         agent = {
             "nnodes": shape.machines,
@@ -49,10 +52,9 @@ class MachinesLauncher(Launcher):
             "tee": settings["tee"],
         }
         if settings["same_network"]:
-            agent["master-addr"] = settings["main_process_ip"]
-            agent["master-port"] = settings["main_process_port"]
+            agent["master-addr"], agent["master-port"] = host, port
         else:
-            agent["rdzv-endpoint"] = place
+            agent["rdzv-endpoint"] = f"{host}:{port}"
         agent.update({name: value for name, value in _optional(settings).items() if value})
         mode = "program" if command.no_python else "module" if command.module else "script"
         argv = [sys.executable, RANK_FILE, str(os.getpid()), "-", "0", "module", "torch.distributed.run"]
@@ -61,11 +63,11 @@ class MachinesLauncher(Launcher):
         env = {
             **variables(settings, environ),
             **visibility(settings, shape.device_kind),
-            **threads(settings, environ, max(2, shape.local)),
+            **threads(settings, environ, shape.local),
         }
         if backend == "c10d":  # a store shared with the agent does not survive a restart of the ranks
             env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        return LaunchPlan(argv, env, notes=shape.notes)
+        return LaunchPlan(argv, env, notes=shape.notes, port=port if isinstance(port, int) else 0)
 
     def run(self, plan: LaunchPlan, settings: Settings, command: Command, environ: Mapping[str, str]) -> int:
         """Run the agent to its end, then print the first failing rank's traceback of this machine.
@@ -80,8 +82,8 @@ class MachinesLauncher(Launcher):
             if not settings["quiet"]:
                 print(f"drivetrain: {text}", file=sys.stderr, flush=True)
 
-        host, port = settings["main_process_ip"], settings["main_process_port"]
-        if settings["machine_rank"] == 0 and not ports.is_free(port, ""):
+        host, port = settings["main_process_ip"] or ports.LOOPBACK, plan.port or ports.free_port()
+        if not settings["machine_rank"] and not ports.is_free(port, ""):
             raise LaunchError(
                 f"port {port} is taken on this machine, which is machine 0. Give all machines another "
                 "--main_process_port."
@@ -93,7 +95,7 @@ class MachinesLauncher(Launcher):
         relays = [[Relay(fd, screen, keep=fd == 2) for fd in (1, 2)]]
         starter = AgentStarter()
         with tempfile.TemporaryDirectory(prefix="drivetrain-") as reports:
-            plan.argv = [reports if part == REPORTS else part for part in plan.argv]
+            plan.argv = [reports if part == REPORTS else part.replace(PORT, str(port)) for part in plan.argv]
             try:
                 watcher = Watcher(starter, relays, screen, settings["grace"], say, tells=False)
                 starter.start(plan, command, environ, relays)

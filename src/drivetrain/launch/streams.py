@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
 
 KEPT = 256 * 1024
 """Bytes remembered of each rank's standard error."""
 
 
+CHUNK = 65536
+LONGEST = 1 << 20
+"""Bytes that are held back at most while a line has no end."""
+LINE_ENDS = (b"\n", b"\r")
+SETTLE = 0.01
+"""Seconds that the rest of a line is waited for."""
 KEPT_CHUNKS = 4096
 """Writes of a rank of which the order among all writes is remembered."""
 
@@ -42,21 +49,34 @@ class Relay:
         os.set_blocking(self.reader, False)
 
     def pump(self) -> bool:
-        """Pass on what is there; False once there is nothing more now (`open` tells whether there ever will be)."""
-        try:
-            data = os.read(self.reader, 65536)
-        except BlockingIOError:
-            return False
-        except OSError:  # a terminal whose other end is closed
-            data = b""
+        """Pass on what is there; False once there is nothing more now (`open` tells whether there ever will be).
+
+        The rest of a line that has begun is waited for a moment, so that lines of different ranks stay whole.
+        """
+        data = self._read()
+        while data and not data.endswith(LINE_ENDS) and len(data) < LONGEST and self._more_comes():
+            data += self._read()
         if not data:
-            self.open = False
             return False
         self._screen.writes += 1
         if self._keep:
             self._remember(data)
         write_all(self._target, data)
         return True
+
+    def _read(self) -> bytes:
+        try:
+            data = os.read(self.reader, CHUNK)
+        except BlockingIOError:
+            return b""
+        except OSError:  # a terminal whose other end is closed
+            data = b""
+        if not data:
+            self.open = False
+        return data
+
+    def _more_comes(self) -> bool:
+        return self.open and bool(select.select([self.reader], [], [], SETTLE)[0])
 
     def stands_last(self, start: int) -> bool:
         """Whether the text from position ``start`` of `tail` is the last on the screen, with nothing in between."""
@@ -86,8 +106,6 @@ def write_all(fd: int, data: bytes) -> None:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            import select
-
             select.select([], [fd], [])
         except BrokenPipeError:
             return

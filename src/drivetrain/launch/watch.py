@@ -19,6 +19,8 @@ LOOK = 0.5
 """Seconds between looks at the ranks when nothing is heard of them."""
 HEAD_START = 1.0
 """Seconds by which a rank that ended without a word is taken to have ended earlier than it was seen."""
+LAST_OUTPUT = 1.0
+"""Seconds for passing on what is left when all ranks have ended; what they left running may go on printing."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -187,9 +189,10 @@ class Watcher:
 
     def _finish(self) -> int:
         """Pass on what is left of the output, tell how the run ended, and return the exit code."""
+        end = time.monotonic() + LAST_OUTPUT
         for rank in self.ranks:
             for relay in (rank.out, rank.err):
-                while relay.open and relay.pump():
+                while relay.open and relay.pump() and time.monotonic() < end:
                     pass
         failures = [(rank.failure[0], rank.number) for rank in self.ranks if rank.failure is not None]
         if self.received is not None:

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from drivetrain.config import reference
 from drivetrain.config.option import KINDS
 from drivetrain.config.options import BY_NAME, FILE_ONLY, OPTIONS, SAGEMAKER, SHOWN_WITH, option
 from drivetrain.core.errors import ConfigError
@@ -149,11 +148,3 @@ def test_how_values_are_exported():
 def test_unknown_option_gives_the_nearest():
     with pytest.raises(ConfigError, match="Did you mean 'mixed_precision'"):
         option("mixed_precison")
-
-
-def test_reference_page_has_every_option_once():
-    page = reference.markdown()
-    for one in OPTIONS:
-        if one.flag:
-            assert page.count(f"| `{one.flag}`") == 1
-    assert page.count("\n| ") == len(OPTIONS) + len({one.group for one in OPTIONS})

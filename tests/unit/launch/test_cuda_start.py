@@ -16,6 +16,19 @@ def test_the_stack_of_the_first_call_is_kept():
     assert "test_cuda_start.py" in one.told() and "one.remember()" in one.told()
 
 
+def test_torch_calls_it_when_cuda_is_initialised():
+    import torch
+
+    one = FirstCall()
+    one.watch()
+    one.watch()  # once is enough
+    queued = [call for call, _ in torch.cuda._queued_calls if call == one.remember]
+    torch.cuda._queued_calls[:] = [entry for entry in torch.cuda._queued_calls if entry[0] != one.remember]
+    assert len(queued) == 1
+    queued[0]()  # as torch does at that moment
+    assert "test_cuda_start.py" in one.told()
+
+
 def test_without_a_stack_it_says_so():
     assert "cannot be named" in FirstCall().told()
 

@@ -1,6 +1,7 @@
 """What ranks print is passed on whole, and it is known whether the end of it still stands last on the screen."""
 
 import os
+import threading
 
 import pytest
 
@@ -43,6 +44,26 @@ def test_output_is_passed_on_and_the_end_is_kept(screen):
     relay.started()  # closes our copy of the writing end
     assert relay.pump() and not relay.pump()
     assert not relay.open and shown() == b"two" and relay.tail == b"one two"
+    relay.close()
+
+
+def test_lines_stay_whole(screen):
+    """As a rank without buffering writes them: word by word."""
+    writer, shown = screen
+    (relay,) = _relays(writer, 1)
+
+    def rank():
+        for word in (b"a", b" ", b"b", b"\n"):
+            os.write(relay.writer, word)
+
+    thread = threading.Thread(target=rank)
+    thread.start()
+    assert relay.pump()
+    thread.join()
+    assert shown() == b"a b\n"
+    _print(relay, b"a prompt without an end: ")
+    assert shown() == b"a prompt without an end: "
+    os.close(relay.writer)
     relay.close()
 
 
