@@ -71,6 +71,7 @@ docs: venv
 
 # For example: make bench INCUMBENT=/path/to/other/venv/bin/python
 bench: venv
+	$(BIN)/python -m compileall -q src dropin  # where Python is told to write no byte code, each start would compile
 	$(BIN)/python benchmarks/run.py $(if $(INCUMBENT),--incumbent $(INCUMBENT))
 	$(BIN)/python benchmarks/collectives.py
 
