@@ -29,6 +29,7 @@ $(VENV)/.project: pyproject.toml dropin/accelerate/pyproject.toml dropin/optimum
 	for folder in . dropin/accelerate dropin/optimum; do \
 		$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable $$folder || exit 1; \
 	done
+	$(BIN)/python -m compileall -q src dropin  # else, where Python may write no byte code, each start would compile anew
 	@touch $@
 
 # pyright runs on node; where the system has none, a package brings it.
@@ -71,7 +72,7 @@ docs: venv
 
 # For example: make bench INCUMBENT=/path/to/other/venv/bin/python
 bench: venv
-	$(BIN)/python -m compileall -q src dropin  # where Python is told to write no byte code, each start would compile
+	$(BIN)/python -m compileall -q src dropin
 	$(BIN)/python benchmarks/run.py $(if $(INCUMBENT),--incumbent $(INCUMBENT))
 	$(BIN)/python benchmarks/collectives.py
 

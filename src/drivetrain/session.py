@@ -16,6 +16,7 @@ from drivetrain.config.handlers import (
     InitProcessGroupKwargs,
 )
 from drivetrain.core import registry
+from drivetrain.core.errors import ConfigError
 from drivetrain.platforms.base import Platform
 from drivetrain.precision import policy
 from drivetrain.precision.policy import PrecisionPolicy
@@ -64,6 +65,11 @@ def open_world(
         ConfigError: the environment describes no place that makes sense, or a backend that does not fit the device.
     """
     platform = choose_platform("cpu" if cpu else "auto" if device is None else torch.device(device).type)
+    if device is not None and not cpu and not platform.is_available():
+        raise ConfigError(
+            f"torch_device={device!r} is not on this machine: there is no {platform.name} that torch can use. Leave it "
+            "out, or name another device."
+        )
     env = platform.locate(environ.process_env())
     chosen = torch.device(device) if device is not None and not cpu else platform.device(env.local_rank)
     platform.activate(chosen)
@@ -87,7 +93,7 @@ def _comm(
     collective_timeout: float | None,
 ) -> Comm:
     asked = group.to_kwargs() if group is not None else {}
-    backend = asked.get("backend", platform.collective_backend)
+    backend = asked.get("backend") or platform.collective_backend
     timeout: timedelta | None = group.timeout if group is not None and "timeout" in asked else None
     comm = platform.open_comm(
         backend,

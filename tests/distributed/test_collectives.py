@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -95,6 +96,53 @@ def test_ranks_that_disagree_all_say_so(how, words):
         assert outcome.error == "CollectiveError"
         for word in (*words, "rank 0", "rank 1", "test_collectives.py"):
             assert word in outcome.text
+
+
+@dataclass
+class Record:
+    rows: torch.Tensor
+
+
+def _disagreeing_records():
+    accelerator = _accelerator()
+    accelerator.gather(Record(torch.ones(2 + accelerator.process_index)))
+
+
+def test_records_are_described_with_what_is_in_them():
+    for outcome in rank_outcomes(_disagreeing_records):
+        assert outcome.error == "CollectiveError" and "Record(rows: float32 of shape [3])" in outcome.text
+
+
+def _one_object_a_batch():
+    from torch.utils.data import DataLoader
+
+    accelerator = _accelerator(collective_timeout=20)
+    start = time.monotonic()
+    for _ in accelerator.prepare(DataLoader(torch.arange(7), batch_size=2)):
+        try:
+            accelerator.gather_for_metrics(["one"])
+        except RuntimeError as error:
+            return [type(error).__name__, str(error), time.monotonic() - start]
+
+
+def test_a_rank_that_cannot_tell_its_padding_takes_the_others_along():
+    (name, text, seconds), (other_name, other_text, _) = run_ranks(_one_object_a_batch)
+    assert name == other_name == "UsageError" and seconds < 10
+    assert "rank 1" in text and "padding cannot be told" in other_text
+
+
+def _timeout_of_a_later_one():
+    _accelerator()
+    accelerator = _accelerator(collective_timeout=1)
+    start = time.monotonic()
+    if accelerator.process_index == 0:
+        with pytest.raises(RuntimeError, match="waited 1 s"):
+            accelerator.wait_for_everyone()
+    return time.monotonic() - start
+
+
+def test_the_timeout_of_a_later_accelerator_counts():
+    assert run_ranks(_timeout_of_a_later_one)[0] < 20
 
 
 def _not_a_tensor():

@@ -82,9 +82,20 @@ def test_digits_refuses_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
 # --- a loop written for the incumbent ---
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_transformer_learns(processes: int) -> None:
-    losses = [float(text) for text in re.findall(r"loss (\S+)", _launch(processes, "transformer.py").stdout)]
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python"],
+        ["torchrun", "--standalone", "--nproc-per-node", "2"],
+        ["accelerate", "launch"],
+        ["accelerate", "launch", "--cpu", "--num_processes", "2"],
+    ],
+    ids=" ".join,
+)
+def test_transformer_learns(command: list[str]) -> None:
+    out = run_script([*command, EXAMPLES / "transformer.py"], timeout=110)
+    assert (out.returncode, out.left_behind) == (0, ()), out.output
+    losses = [float(text) for text in re.findall(r"loss (\S+)", out.stdout)]
     assert len(losses) == 10
     assert losses[-1] < 0.1 < 0.5 < losses[0]
 

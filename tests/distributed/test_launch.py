@@ -316,6 +316,16 @@ def test_sigterm_reaches_the_ranks_and_their_code_is_ours(running):
     assert "SIGTERM passed on to the ranks; they have 60 s" in out
 
 
+@pytest.mark.parametrize("method", ["fork"])  # of no effect here: the agent starts the ranks
+@pytest.mark.parametrize(("manner", "code"), [("polite", 143), ("plain", 143)])
+def test_sigterm_reaches_the_ranks_of_the_agent(running, tmp_path, manner, code):
+    one = running(manner, "--log_dir", str(tmp_path / "logs"), "--tee", "3")
+    one.process.terminate()
+    found, out = one.end()
+    assert found == code
+    assert ("saved 0" in out and "saved 1" in out) == (manner == "polite")
+
+
 def test_an_interrupt_reaches_the_ranks(running):
     one = running("plain")
     one.process.send_signal(signal.SIGINT)
@@ -358,13 +368,18 @@ dist.destroy_process_group()
 """
 
 
-def test_a_taken_port_is_no_problem(tmp_path):
+@pytest.mark.parametrize("flags", [[], ["--log_dir", "logs"]], ids=["watcher", "agent"])
+def test_a_taken_port_is_no_problem(tmp_path, flags):
     with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
+        server.bind(("", 0))
         server.listen()
         taken = server.getsockname()[1]
-        result = _launch(tmp_path, "auto", MEETS, flags=["--main_process_port", str(taken)])
+        flags = [part.replace("logs", str(tmp_path / "logs")) for part in flags]
+        result = _launch(tmp_path, "auto", MEETS, flags=[*flags, "--main_process_port", str(taken)])
     assert result.returncode == 0, result.stderr
+    if flags:  # the agent meets at the port, and hands another one to the ranks
+        assert f"drivetrain: port {taken} is taken on this machine; using " in result.stderr
+        return
     (first, port), second = result.stdout.splitlines()[0].split(), result.stdout.splitlines()[1].split()
     assert first == "2.0" and second == [first, port] and int(port) != taken
     assert f"drivetrain: port {taken} is taken on this machine; using {port}" in result.stderr
@@ -424,9 +439,10 @@ def test_one_process_is_the_script_itself(tmp_path, code):
     assert result.stdout == f"{os.getpid()} typed False\n"
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_the_self_check(processes):
+@pytest.mark.parametrize(("processes", "precision"), [(1, "no"), (2, "no"), (2, "fp16")])
+def test_the_self_check(processes, precision):
     argv = [sys.executable, "-m", "drivetrain", "test", "--cpu", "--num_processes", str(processes)]
+    argv += ["--mixed_precision", precision]
     result = run_script(argv, timeout=2 * BOUND)
     assert result.returncode == 0, result.stderr
     assert f"{processes} process(es) on cpu" in result.stdout and "The self-check has passed" in result.stdout

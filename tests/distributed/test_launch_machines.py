@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -130,3 +131,34 @@ def test_the_failing_ranks_traceback_is_last(machines, tmp_path, end, code, last
     (code_a, _, _), (code_b, _, err_b) = machines.launch(script, end)
     assert code_b == code and code_a != 0
     assert err_b.rstrip().splitlines()[-1] == last
+
+
+BUSY = """
+import os, sys, time
+from drivetrain.config.environ import process_env
+rank = process_env().rank
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if rank == int(sys.argv[1]):
+    print("FAILS", time.time(), flush=True)
+    exec(sys.argv[2])
+time.sleep(100)  # in no collective
+"""
+
+
+@pytest.mark.limit(2 * BOUND)
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize(
+    ("end", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)], ids=["exit", "killed"]
+)
+def test_a_failure_on_one_machine_ends_the_other_although_it_is_in_no_collective(
+    machines, tmp_path, failing, end, code
+):
+    script = tmp_path / "s.py"
+    script.write_text(BUSY)
+    runs = machines.launch(script, str(failing), end)
+    ended = time.time()
+    failed = next(float(line.split()[1]) for line in runs[failing][1].splitlines() if line.startswith("FAILS"))
+    assert [one[0] for one in runs] == [code, code], runs
+    assert "another machine" in runs[1 - failing][2]
+    assert ended - failed < 30  # a bound on hanging, far below the 100 s of the sleep; it takes about five

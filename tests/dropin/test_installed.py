@@ -65,3 +65,13 @@ def test_the_package_itself_refuses(tmp_path):
     last = result.stderr.strip().splitlines()
     assert any("ImportError: two distributions called `accelerate`" in line for line in last)
     assert "Traceback" in result.stderr
+
+
+def test_the_command_of_optimum_refuses_too(tmp_path):
+    site = _folder(tmp_path / "site-packages", "optimum-2.3.0.dist-info", "optimum_onnx-0.1.0.dist-info")
+    code = "import optimum.commands"
+    result = run_script(["python", "-c", code], env={"PYTHONPATH": str(site)})
+    assert result.returncode == 1
+    assert "ImportError: two distributions called `optimum`" in result.stderr
+    (site / "optimum-2.3.0.dist-info").rmdir()
+    assert run_script(["python", "-c", code], env={"PYTHONPATH": str(site)}).returncode == 0

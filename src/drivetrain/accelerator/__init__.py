@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch.utils.hooks import RemovableHandle
@@ -29,12 +32,15 @@ from drivetrain.config.handlers import (
     sort_handlers,
 )
 from drivetrain.config.resolve import Settings, in_process
-from drivetrain.core.errors import ConfigError, InputError
+from drivetrain.core.errors import ConfigError
+from drivetrain.launch.cuda_start import FIRST_CALL
 from drivetrain.runtime.accumulation import Accumulation
 from drivetrain.runtime.log import Once
 from drivetrain.session import Session, World, open_session, open_world
 from drivetrain.tracking.base import Tracker, TrackerHub
 from drivetrain.training.scheduler import Unit
+
+FIRST_CALL.watch()  # torch is there now, and a function may be launched later
 
 
 class _NotSaid(int):
@@ -145,13 +151,12 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
         self.profile_handler: ProfileKwargs | None = handlers.get(ProfileKwargs)
         self.dynamo_plugin = _dynamo(dynamo_backend, dynamo_plugin, self.settings)
         self.session = self._open_session(self._open_world())
-        unit = self.settings["schedule_unit"] if self.settings.explicit("schedule_unit") else self._default_unit
-        self.schedule_unit: Unit = unit
+        self.schedule_unit: Unit = self.settings["schedule_unit"] or self._default_unit
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self.dataloader_config = _loaders(dataloader_config, split_batches)
         self.rng_types = list(rng_types) if rng_types is not None else [RNGType.GENERATOR]
-        self.project_configuration = project_config or ProjectConfiguration()
+        self.project_configuration = copy.copy(project_config) if project_config else ProjectConfiguration()
         if project_dir is not None and self.project_configuration.project_dir is None:
             self.project_configuration.set_directories(os.fspath(project_dir))
         self._hub = TrackerHub(log_with, self.logging_dir, is_main=self.is_main_process, extra=self._tracker_classes)
@@ -159,8 +164,8 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
         self._triggered = False
         self._models, self._optimizers, self._schedulers = [], [], []
         self._dataloaders, self._custom_objects = [], []
-        self._save_hooks: dict[int, Callable[..., Any]] = {}
-        self._load_hooks: dict[int, Callable[..., Any]] = {}
+        self._save_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()  # the handles hold it weakly
+        self._load_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
 
     def _open_world(self) -> World:
         return open_world(
@@ -237,7 +242,7 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
         """Let checkpoints hold the state of ``objects``, which have ``state_dict`` and ``load_state_dict``.
 
         Raises:
-            InputError: naming every object that lacks them.
+            ConfigError: naming every object that lacks them.
         """
         wrong = [
             f"item at index {i}, `{type(item).__name__}`"
@@ -245,7 +250,7 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
             if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict"))
         ]
         if wrong:
-            raise InputError(
+            raise ConfigError(
                 f"only objects with `state_dict` and `load_state_dict` can be registered, which these lack: "
                 f"{', '.join(wrong)}."
             )
@@ -271,7 +276,7 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
         )
 
 
-def _add(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
+def _add(hooks: OrderedDict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle
@@ -302,7 +307,7 @@ def _accumulation(steps: int, plugin: GradientAccumulationPlugin | None) -> Accu
 
 def _loaders(config: DataLoaderConfiguration | None, split_batches: Any) -> DataLoaderConfiguration:
     if split_batches is _UNUSED:
-        return config or DataLoaderConfiguration()
+        return copy.copy(config) if config else DataLoaderConfiguration()
     if config is not None:
         raise ConfigError(
             "split_batches and dataloader_config both say how batches are shared. Give dataloader_config."
@@ -315,19 +320,19 @@ def _dynamo(
 ) -> TorchDynamoPlugin:
     if backend is not None and plugin is not None:
         raise ConfigError("dynamo_backend and dynamo_plugin both say how to compile. Give one of them.")
-    if plugin is not None:
-        return plugin
     if backend is not None:
         return TorchDynamoPlugin(backend=str(backend))
-    if settings["dynamo_backend"] in (None, "no"):
-        return TorchDynamoPlugin()
-    return TorchDynamoPlugin(
-        backend=settings["dynamo_backend"],
-        mode=settings["dynamo_mode"],
-        fullgraph=settings["dynamo_use_fullgraph"],
-        dynamic=settings["dynamo_use_dynamic"] or None,
-        use_regional_compilation=settings["dynamo_use_regional_compilation"],
-    )
+    given = plugin or TorchDynamoPlugin()
+    if given.backend is not None or settings["dynamo_backend"] in (None, "no"):
+        return given
+    said = {
+        "backend": settings["dynamo_backend"],
+        "mode": settings["dynamo_mode"],
+        "fullgraph": settings["dynamo_use_fullgraph"],
+        "dynamic": settings["dynamo_use_dynamic"] or None,
+        "use_regional_compilation": settings["dynamo_use_regional_compilation"],
+    }
+    return replace(given, **{name: value for name, value in said.items() if getattr(given, name) is None})
 
 
 def _refuse_later_strategies(settings: Settings, **plugins: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from drivetrain.runtime.accumulation import Accumulation, Window, check_one_kind
 from drivetrain.session import Session
 from drivetrain.training.optimizer import PreparedOptimizer
 from drivetrain.training.profile import profiled
+from drivetrain.transforms import compile as compiling
 
 
 class TrainingLoop:
@@ -27,6 +29,7 @@ class TrainingLoop:
     profile_handler: ProfileKwargs | None
     _optimizers: list[PreparedOptimizer]
     _models: list[nn.Module]
+    _dataloaders: list[Any]
 
     # -- windows -------------------------------------------------------------------------------------------------
 
@@ -99,10 +102,12 @@ class TrainingLoop:
         """
         if not isinstance(loss, Tensor) or (loss.numel() != 1 and "gradient" not in kwargs):
             raise InputError(_not_a_loss(loss))
-        if "learning_rate" in kwargs and self._lomo_optimizers():
-            return self.lomo_backward(loss, kwargs["learning_rate"])
         accumulation = self.accumulation
         window = accumulation.current
+        if "learning_rate" in kwargs and self._lomo_optimizers():
+            if weight is not None:
+                raise UsageError("backward(loss, weight=...) divides at the end of a window; LOMO updates before that.")
+            return self.lomo_backward(loss / accumulation.divisor(window), kwargs["learning_rate"])
         if weight is None and window.weight is None:
             divisor: Any = accumulation.divisor(window)
         else:
@@ -126,6 +131,11 @@ class TrainingLoop:
             raise UsageError(
                 "backward(loss, weight=...) divides at the end of a window, but is called outside of one. Put the step "
                 "into `with accelerator.accumulate(model):`."
+            )
+        if self.accumulation.joined:
+            raise UsageError(
+                "backward(loss, weight=...) sums the weights of all ranks, but inside join_uneven_inputs some may have "
+                "no batch left to give one. Use even_batches=True and weight=accelerator.num_valid without it."
             )
         world = self.session.world
         own = torch.as_tensor(weight, dtype=world.platform.sum_dtype, device=self.device).detach()  # type: ignore[attr-defined]
@@ -157,7 +167,7 @@ class TrainingLoop:
             optimizer.optimizer.fused_backward(loss, learning_rate)  # type: ignore[attr-defined]
 
     def _lomo_optimizers(self) -> list[PreparedOptimizer]:
-        return [o for o in self._optimizers if hasattr(o.optimizer, "fused_backward")]
+        return [o for o in self._optimizers if o.moves_in_backward]
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
@@ -218,7 +228,35 @@ class TrainingLoop:
         handler = autocast_handler or self.autocast_handler
         if not policy.mixed:
             return nullcontext()
-        return autocast(policy, self.device.type, None if handler is None else handler.enabled)  # type: ignore[attr-defined]
+        if handler is not None:
+            policy = replace(policy, autocast_enabled=handler.enabled, cache_enabled=handler.cache_enabled)
+        return autocast(policy, self.device.type)  # type: ignore[attr-defined]
+
+    @contextmanager
+    def join_uneven_inputs(self, joinables: list[Any], even_batches: bool | None = None) -> Iterator[None]:
+        """Let ranks have different numbers of batches inside: those that are done answer for those that are not.
+
+        Args:
+            joinables: prepared models, and optimizers that torch's `Join` knows.
+            even_batches: whether loaders pad inside; None: as they were prepared. True: there is nothing to join, and
+                nothing is.
+        """
+        samplers = [s for loader in self._dataloaders if (s := _evening_sampler(loader)) is not None]
+        before = [s.even_batches for s in samplers]
+        if even_batches is not None:
+            for sampler in samplers:
+                sampler.even_batches = even_batches
+        known_even = bool(samplers) and all(s.even_batches for s in samplers)
+        uneven = not known_even if even_batches is None else not even_batches
+        parts = [o.optimizer if isinstance(o, PreparedOptimizer) else compiling.original(o) for o in joinables]
+        try:
+            with nullcontext() if even_batches else self.session.strategy.join(parts):
+                self.accumulation.joined = uneven and self.session.world.topology.is_distributed
+                yield
+        finally:
+            self.accumulation.joined = False
+            for sampler, value in zip(samplers, before, strict=True):
+                sampler.even_batches = value
 
     @contextmanager
     def profile(self, profile_handler: ProfileKwargs | None = None) -> Iterator[torch.profiler.profile]:
@@ -230,16 +268,25 @@ class TrainingLoop:
             self.session.world.control.wait_for_everyone()
 
 
+_WINDOWS_APART = (
+    "inside join_uneven_inputs the ranks' loaders end at different micro-batches, and so would their windows. Give "
+    "GradientAccumulationPlugin(num_steps=..., sync_with_dataloader=False), so that the windows of all end together."
+)
+
+
 class _MicroBatch:
     """What `accumulate` returns. A class, not a generator: it is entered at every step."""
 
-    __slots__ = ("_loop", "_models", "_stack")
+    __slots__ = ("_loop", "_models", "_outer", "_stack")
 
     def __init__(self, loop: TrainingLoop, models: tuple[nn.Module, ...]) -> None:
-        self._loop, self._models, self._stack = loop, models, None
+        self._loop, self._models, self._outer, self._stack = loop, models, None, None
 
     def __enter__(self) -> None:
         accumulation = self._loop.accumulation
+        if accumulation.joined and accumulation.steps > 1 and accumulation.sync_with_dataloader:
+            raise UsageError(_WINDOWS_APART)
+        self._outer = accumulation.current if accumulation.inside else None
         sync = accumulation.advance(self._models)
         if sync or accumulation.sync_each_batch or not self._loop.session.world.topology.is_distributed:
             return
@@ -249,10 +296,15 @@ class _MicroBatch:
         self._stack = stack
 
     def __exit__(self, *exc_info: Any) -> None:
-        self._loop.accumulation.leave()
+        self._loop.accumulation.leave(self._outer)
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.__exit__(*exc_info)
+
+
+def _evening_sampler(loader: Any) -> Any:
+    sampler = getattr(loader, "batch_sampler", None)
+    return sampler if hasattr(sampler, "even_batches") else None
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -266,5 +318,5 @@ def _not_a_loss(loss: Any) -> str:
         )
     return (
         f"backward got a tensor of shape {list(loss.shape)}, which is not one number. Reduce it first: loss.mean(), or "
-        " loss.sum() with weight=number of elements."
+        "loss.sum() with weight=number of elements."
     )

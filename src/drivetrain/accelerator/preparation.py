@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from torch import nn
@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from drivetrain.config.handlers import DataLoaderConfiguration, TorchDynamoPlugin
+from drivetrain.config.resolve import Settings
 from drivetrain.core.errors import ConfigError, InputError, UsageError
 from drivetrain.core.tree import leaves, map_leaves
 from drivetrain.data.prepare import prepare_data_loader
@@ -35,10 +36,12 @@ _KINDS = (DataLoader, nn.Module, Optimizer, LRScheduler, PreparedScheduler)
 class _Origin:
     """Which Accelerator prepared an object, how it was set, and what came of it. Holds nothing alive."""
 
-    __slots__ = ("owner", "result", "settings")
+    __slots__ = ("owner", "result", "settings", "trains")
 
     def __init__(self, owner: Any, result: Any, settings: tuple[Any, ...]) -> None:
         self.owner, self.result, self.settings = weakref.ref(owner), weakref.ref(result), settings
+        self.trains = False
+        """Whether a model was prepared to be trained, and had something to train."""
 
 
 class Preparation:
@@ -48,6 +51,7 @@ class Preparation:
     _origins: ClassVar[weakref.WeakKeyDictionary[Any, _Origin]] = weakref.WeakKeyDictionary()
 
     session: Session
+    settings: Settings
     accumulation: Accumulation
     device_placement: bool
     dataloader_config: DataLoaderConfiguration
@@ -102,7 +106,7 @@ class Preparation:
             done[id(item)] = self.prepare_optimizer(item, device_placement=placed)
         for item, _ in kinds[LRScheduler] + kinds[PreparedScheduler]:
             done[id(item)] = self.prepare_scheduler(item)
-        results = tuple(map_leaves(lambda item: done[id(item)], arg, leaf=_can_prepare) for arg in args)
+        results = tuple(map_leaves(lambda item: done.get(id(item), item), arg, leaf=_is_kept_whole) for arg in args)
         return results[0] if len(results) == 1 else results
 
     # -- models --------------------------------------------------------------------------------------------------
@@ -119,10 +123,12 @@ class Preparation:
         return self._prepare_models([(model, device_placement)], trained=not evaluation_mode)[0]
 
     def _prepare_models(self, models: list[tuple[nn.Module, bool | None]], *, trained: bool = True) -> list[nn.Module]:
-        results = [self._prepared_before(model) for model, _ in models]
+        results = [self._prepared_before(model, trains=trained and _trains(model)) for model, _ in models]
         new = [(i, *models[i]) for i, result in enumerate(results) if result is None]
         for _, model, _ in new:
             self._check_model(model)
+            if model not in self._origins:
+                self._check_one_wrapper(model)
         placed = [self.device_placement if p is None else p for _, _, p in new]
         # A compiled model is wrapped inside its compilation: torch traces through the wrapper, not the other way.
         bundle = Bundle(
@@ -130,13 +136,16 @@ class Preparation:
             placed=[p and len(_device_map(m)) <= 1 for (_, m, _), p in zip(new, placed, strict=True)],
             trained=[trained] * len(new),
         )
-        inner = list(bundle.models)
+        inner = [self.session.strategy.unwrap(model) for model in bundle.models]
         self.session.strategy.prepare(bundle)
         for (i, model, _), wrapped, own in zip(new, bundle.models, inner, strict=True):
             result = compiling.around(model, wrapped) if compiling.is_compiled(model) else wrapped
             result = compiling.compile_model(result, self.dynamo_plugin)
-            self._models.append(own)
+            if not any(own is known for known in self._models):
+                self._models.append(own)
+            self._remember(own, result)
             self._remember(model, result)
+            self._origins[own].trains = self._origins[model].trains = trained and _trains(own)
             results[i] = result
         return [result for result in results if result is not None]
 
@@ -158,6 +167,14 @@ class Preparation:
             raise InputError(
                 f"{type(model).__name__} is on {', '.join(sorted(map(str, here)))}, but this run computes on "
                 f"{self.device} and device_placement=False leaves it there. Move the model, or drop device_placement."  # type: ignore[attr-defined]
+            )
+
+    def _check_one_wrapper(self, model: nn.Module) -> None:
+        inner = self.unwrap_model(model, keep_torch_compile=False)  # type: ignore[attr-defined]
+        if inner is not model and self._prepared_before(inner) is not None:
+            raise UsageError(
+                f"this {type(model).__name__} wraps a {type(inner).__name__} prepared before, and a module has "
+                "one wrapper. Wrap it before prepare(), or use what prepare() returned."
             )
 
     def verify_device_map(self, model: nn.Module) -> bool:
@@ -193,6 +210,7 @@ class Preparation:
             loops=self.accumulation.loops,
             synchronize=lambda kinds: rng.synchronize(kinds, world.comm, world.platform),
         )
+        result.loops = self.accumulation.loops  # those of another, if an Accelerator that let go of it prepared it
         self._dataloaders.append(result)
         self._remember(data_loader, result)
         return result
@@ -202,15 +220,21 @@ class Preparation:
         before = self._prepared_before(optimizer)
         if before is not None:
             return before
-        result = PreparedOptimizer(
-            optimizer,
-            self.device_placement if device_placement is None else device_placement,
-            self.session.strategy.scaler,
-            strategy=self.session.strategy,
-            accumulation=self.accumulation,
-            device=self.session.world.topology.device,
-        )
+        if isinstance(optimizer, PreparedOptimizer):
+            result = optimizer
+            result.follow(self.session.strategy, self.accumulation)
+        else:
+            result = PreparedOptimizer(
+                optimizer,
+                self.device_placement if device_placement is None else device_placement,
+                strategy=self.session.strategy,
+                accumulation=self.accumulation,
+                device=self.session.world.topology.device,
+            )
         self._optimizers.append(result)
+        for schedule in self._schedulers:  # one that was prepared before its optimizer
+            if getattr(schedule.scheduler, "optimizer", None) is optimizer:
+                schedule.optimizers = [result]
         self._remember(optimizer, result)
         return result
 
@@ -221,17 +245,16 @@ class Preparation:
             return before
         own = getattr(scheduler, "optimizer", None)
         tied = [o for o in self._optimizers if own is o or own is o.optimizer]
-        num_processes = self.session.world.topology.world_size
         result = PreparedScheduler(
-            scheduler,
+            scheduler.scheduler if isinstance(scheduler, PreparedScheduler) else scheduler,
             tied or ([own] if own is not None else list(self._optimizers)),
             self.step_scheduler_with_optimizer,
             self.dataloader_config.split_batches,
             unit=self.schedule_unit,
-            num_processes=num_processes,
+            num_processes=self.session.world.topology.world_size,
             accumulation=self.accumulation,
         )
-        if result.steps_per_call > 1:
+        if result.steps_per_call > 1 and not self.settings.explicit("schedule_unit"):
             self._once.warning(
                 logger,
                 f"each call of a schedule's step() moves it {result.steps_per_call} steps, one for each process, as "
@@ -252,7 +275,7 @@ class Preparation:
         """Backward passes inside reduce the gradients of ``model``, although its forward pass ran under `no_sync`."""
         origin = Preparation._origins.get(model)
         owner = None if origin is None else origin.owner()
-        return nullcontext() if owner is None else owner.session.strategy.trigger_sync(model)
+        return nullcontext() if owner is None else owner.session.strategy.trigger_sync(compiling.original(model))
 
     # -- letting go ----------------------------------------------------------------------------------------------
 
@@ -275,30 +298,6 @@ class Preparation:
 
     clear = free_memory
 
-    @contextmanager
-    def join_uneven_inputs(self, joinables: list[Any], even_batches: bool | None = None) -> Iterator[None]:
-        """Let ranks have different numbers of batches inside: those that are done answer for those that are not.
-
-        Args:
-            joinables: prepared models.
-            even_batches: whether loaders pad inside; None: as they were prepared. Padding has nothing to join.
-        """
-        samplers = [s for loader in self._dataloaders if (s := _evening_sampler(loader)) is not None]
-        before = [s.even_batches for s in samplers]
-        if even_batches is not None:
-            for sampler in samplers:
-                sampler.even_batches = even_batches
-        uneven = not all(s.even_batches for s in samplers)
-        try:
-            if uneven and self.session.world.topology.is_distributed:
-                with self.session.strategy.join(joinables):
-                    yield
-            else:
-                yield
-        finally:
-            for sampler, value in zip(samplers, before, strict=True):
-                sampler.even_batches = value
-
     # -- who prepared what ---------------------------------------------------------------------------------------
 
     def _settings(self) -> tuple[Any, ...]:
@@ -309,8 +308,11 @@ class Preparation:
         origin = _Origin(self, result, self._settings())
         self._origins[item] = self._origins[result] = origin
 
-    def _prepared_before(self, item: Any) -> Any:
-        """What became of ``item`` when it was prepared; None when it never was, or its Accelerator is gone."""
+    def _prepared_before(self, item: Any, *, trains: bool = False) -> Any:
+        """What became of ``item`` when it was prepared; None when it never was, or its Accelerator is gone.
+
+        ``trains``: it is a model that is to be trained now, so what was prepared to be evaluated does not count.
+        """
         origin = self._origins.get(item)
         if origin is None:
             return None
@@ -323,12 +325,15 @@ class Preparation:
         if owner is not self:
             self._check_shared(item, origin, owner)
             self._register(result)
-        return result
+        return None if trains and not origin.trains else result
 
     def _check_shared(self, item: Any, origin: _Origin, owner: Any) -> None:
         windows = not isinstance(item, nn.Module) and (owner.accumulation.steps > 1 or self.accumulation.steps > 1)
-        if origin.settings != self._settings() or windows:
-            how = "with gradient accumulation" if windows else "with other settings"
+        scaled = isinstance(item, Optimizer) and self.session.precision.loss_scaling
+        read = isinstance(item, DataLoader)
+        if origin.settings != self._settings() or windows or scaled or read:
+            how = "with gradient accumulation" if windows else "with a loss scale of its own" if scaled else ""
+            how = how or ("which alone is told where its batches end" if read else "with other settings")
             raise UsageError(
                 f"this {type(item).__name__} was prepared by another Accelerator that is still in use, {how}: there "
                 f"{_text(origin.settings)}, here {_text(self._settings())}. Prepare it once, or call free_memory() on "
@@ -352,15 +357,19 @@ def _can_prepare(item: Any) -> bool:
     return isinstance(item, _KINDS)
 
 
+def _is_kept_whole(item: Any) -> bool:
+    """Whether ``item`` is prepared itself, or holds nothing to prepare: the very object comes back then."""
+    return _can_prepare(item) or next(leaves(item, leaf=_can_prepare), None) is None
+
+
+def _trains(model: nn.Module) -> bool:
+    return any(p.requires_grad for p in model.parameters())
+
+
 def _device_map(model: nn.Module) -> set[Any]:
     """The devices that a device map has spread ``model``, or a module inside it, over."""
     maps: list[Any] = [getattr(module, "hf_device_map", None) for module in model.modules()]
     return {device for one in maps if isinstance(one, Mapping) for device in one.values()}
-
-
-def _evening_sampler(loader: Any) -> Any:
-    sampler = getattr(loader, "batch_sampler", None)
-    return sampler if hasattr(sampler, "even_batches") else None
 
 
 def _text(settings: tuple[Any, ...]) -> str:

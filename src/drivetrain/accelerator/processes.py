@@ -115,25 +115,30 @@ class Processes:
     def on_process(
         self, function: Callable[..., Any] | None = None, process_index: int | None = None
     ) -> Callable[..., Any]:
-        """Decorator: the function runs on rank ``process_index`` only and returns None elsewhere."""
+        """Decorator: the function runs on rank ``process_index`` only and returns None elsewhere.
+
+        A process that is alone runs it whatever the index, as a script that is tried on one process expects.
+        """
         rank = self._existing("process_index", process_index, self.num_processes)
-        return self._only(function, lambda: self.process_index == rank)
+        return self._only(function, lambda: self.process_index == rank or not self.use_distributed)
 
     def on_local_process(
         self, function: Callable[..., Any] | None = None, local_process_index: int | None = None
     ) -> Callable[..., Any]:
-        """Decorator: the function runs on this local rank of each machine only and returns None elsewhere."""
+        """Decorator: the function runs on this local rank of each machine only and returns None elsewhere.
+
+        A process that is alone runs it whatever the index.
+        """
         size = self.session.world.topology.local_world_size
         rank = self._existing("local_process_index", local_process_index, size)
-        return self._only(function, lambda: self.local_process_index == rank)
+        return self._only(function, lambda: self.local_process_index == rank or not self.use_distributed)
 
     def _only(self, function: Callable[..., Any] | None, runs_here: Callable[[], bool]) -> Callable[..., Any]:
         if function is None:
             return functools.partial(self._only, runs_here=runs_here)
         return self.session.world.control.only(function, runs_here)
 
-    @staticmethod
-    def _existing(name: str, index: int | None, size: int) -> int:
-        if index is None or not 0 <= index < size:
+    def _existing(self, name: str, index: int | None, size: int) -> int:
+        if index is None or index < 0 or (index >= size and self.use_distributed):
             raise ConfigError(f"{name}={index!r}, but the processes are numbered 0 to {size - 1}. Give one of those.")
         return index

@@ -247,8 +247,9 @@ def _own() -> list[Option]:
         Option(
             "schedule_unit",
             "choice",
-            "optimizer_step",
-            "What a schedule counts: optimizer steps, or one a process and step.",
+            None,
+            "What a schedule counts: optimizer steps, as drivetrain.Accelerator does when nothing is said, or one a "
+            "process and step, as accelerate.Accelerator does.",
             group=g,
             choices=("optimizer_step", "process"),
         ),

@@ -34,7 +34,10 @@ class FirstCall:
         on_device = names_on_device()
         if on_device:
             return f"These variables live on the device: {', '.join(on_device)}. Create them inside the function."
-        return "The call that did it was made before drivetrain was imported, so it cannot be named."
+        return (
+            "The call that did it cannot be named: it came before drivetrain was imported, or torch was imported after "
+            "notebook_launcher was."
+        )
 
 
 FIRST_CALL = FirstCall()

@@ -70,6 +70,11 @@ def shape_of(settings: Settings, look: Callable[[], Devices]) -> Shape:
         shape = _on_devices(settings, processes, machines, look())
     if machines > 1:
         _check_machines(settings, shape)
+    if settings["enable_cpu_affinity"]:
+        shape.notes.append(
+            f"enable_cpu_affinity ({settings.source('enable_cpu_affinity')}) has no effect: this version does not bind "
+            "processes to cores"
+        )
     return shape
 
 

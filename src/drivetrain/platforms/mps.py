@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from drivetrain.config.enums import DistributedType
+from drivetrain.core.errors import ConfigError
 from drivetrain.platforms.base import Platform
+from drivetrain.runtime.comm import Comm
 
 
 class Mps(Platform):
@@ -35,6 +37,17 @@ class Mps(Platform):
 
     def activate(self, device: torch.device) -> None:
         """Nothing to choose."""
+
+    def open_comm(self, backend: str, device: torch.device, *args: Any, **options: Any) -> Comm:
+        """See `Platform.open_comm`.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "several processes on mps are not available: an Apple machine has one such device, and no backend moves "
+            "its tensors between processes. Run one process, or several on the processor with --cpu."
+        )
 
     def rng_state(self) -> Any:
         """The state of the one generator."""

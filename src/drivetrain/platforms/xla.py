@@ -8,8 +8,10 @@ import torch
 
 from drivetrain.config.enums import DistributedType
 from drivetrain.config.environ import ProcessEnv
+from drivetrain.core.errors import ConfigError
 from drivetrain.core.optional import installed, require
 from drivetrain.platforms.base import Platform
+from drivetrain.runtime.comm import Comm
 
 
 class Xla(Platform):
@@ -47,6 +49,17 @@ class Xla(Platform):
             local_rank=runtime.local_ordinal(),
             local_world_size=runtime.local_process_count(),
             launched=runtime.world_size() > 1,
+        )
+
+    def open_comm(self, backend: str, device: torch.device, *args: Any, **options: Any) -> Comm:
+        """See `Platform.open_comm`.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "several processes on xla are not available in this version: the strategy for them is not there yet. Run "
+            "one process, or several on the processor with --cpu."
         )
 
     def rng_state(self) -> Any:

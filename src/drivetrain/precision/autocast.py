@@ -26,13 +26,13 @@ def _is_half(x: Any) -> bool:
     return getattr(x, "dtype", None) in _HALVES and hasattr(x, "float")
 
 
-def autocast(policy: PrecisionPolicy, device_type: str, enabled: bool | None = None) -> torch.autocast:
-    """The autocast context of a policy that has a compute dtype. ``enabled`` overrides the policy's own switch."""
+def autocast(policy: PrecisionPolicy, device_type: str) -> torch.autocast:
+    """The autocast context of a policy that has a compute dtype."""
     return torch.autocast(
         device_type,
         dtype=policy.compute_dtype,
         cache_enabled=policy.cache_enabled,
-        enabled=policy.autocast_enabled if enabled is None else enabled,
+        enabled=policy.autocast_enabled,
     )
 
 
@@ -51,7 +51,10 @@ class AutocastForward:
 
 
 def apply(model: nn.Module, policy: PrecisionPolicy, device_type: str) -> None:
-    """Run ``model.forward`` under the policy from now on. In place."""
+    """Run ``model.forward`` under the policy from now on, and under no other that was applied before. In place."""
+    forward = model.__dict__.get("forward")
+    if isinstance(forward, AutocastForward) and (forward.policy, forward.device_type) != (policy, device_type):
+        remove(model)
     if policy.mixed and ORIGINAL not in model.__dict__:
         original = model.forward
         model.__dict__[ORIGINAL] = original

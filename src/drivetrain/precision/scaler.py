@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 
+from drivetrain.core.errors import UsageError
+
 
 class LossScaler(GradScaler):
     """`torch.amp.GradScaler` for a loop whose optimizers step one after the other.
@@ -27,9 +29,15 @@ class LossScaler(GradScaler):
 
         Fused optimizers would look at the gradients themselves, inside the kernel, and tell nobody; their hooks would
         fire for a step that did not happen. So the look is taken here for all.
+
+        Raises:
+            UsageError: there is a closure, which would make gradients inside the step, where nobody unscales them.
         """
         if not self.is_enabled():
-            return True, optimizer.step(closure)
+            return True, optimizer.step() if closure is None else optimizer.step(closure)
+        _refuse_closure(optimizer, closure)
+        if not _has_gradients(optimizer):
+            return True, optimizer.step()
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.READY:
             self.unscale_(optimizer)
@@ -37,17 +45,23 @@ class LossScaler(GradScaler):
         if _any_infinite(state["found_inf_per_device"]):
             state["stage"] = OptState.STEPPED
             return False, None
-        return True, self.step(optimizer) if closure is None else self._step_with(optimizer, closure)
+        return True, self.step(optimizer)
 
-    def _step_with(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Any:
-        self._per_optimizer_states[id(optimizer)]["stage"] = OptState.STEPPED
-        return optimizer.step(closure)
+    def cleared(self, optimizer: torch.optim.Optimizer) -> None:
+        """The gradients of ``optimizer`` are gone. If they were unscaled and not stepped, the next ones start anew."""
+        state = self._per_optimizer_states.get(id(optimizer)) if self.is_enabled() else None
+        if state is not None and state["stage"] is OptState.UNSCALED:
+            self._due = True
 
     def settle(self) -> None:
         """Move the scale for the steps since it last moved, if there were any."""
         if self._due:
-            self._due = False
             self.update()
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """See `torch.amp.GradScaler.update`."""
+        self._due = False
+        super().update(new_scale)
 
     def scale(self, outputs: Any) -> Any:
         """See `torch.amp.GradScaler.scale`. A new iteration starts here."""
@@ -71,7 +85,8 @@ def step(scaler: GradScaler, optimizer: torch.optim.Optimizer, closure: Callable
         return scaler.step_if_finite(optimizer, closure)
     # A scaler of the user's own: its owner expects it to have been updated when the step returns.
     if not scaler.is_enabled():
-        return True, optimizer.step(closure)
+        return True, optimizer.step() if closure is None else optimizer.step(closure)
+    _refuse_closure(optimizer, closure)
     state = scaler._per_optimizer_states[id(optimizer)]
     if state["stage"] is OptState.READY:
         scaler.unscale_(optimizer)
@@ -79,6 +94,18 @@ def step(scaler: GradScaler, optimizer: torch.optim.Optimizer, closure: Callable
     out = scaler.step(optimizer) if finite else None
     scaler.update()
     return finite, out
+
+
+def _refuse_closure(optimizer: torch.optim.Optimizer, closure: Any) -> None:
+    if closure is not None:
+        raise UsageError(
+            f"{type(optimizer).__name__}.step(closure) computes gradients inside the step, and fp16 has to unscale "
+            "them before it. Call backward() and then step() without a closure, or use bf16."
+        )
+
+
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _any_infinite(found: dict[torch.device, torch.Tensor]) -> bool:

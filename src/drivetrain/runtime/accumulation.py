@@ -124,6 +124,8 @@ class Accumulation:
         self.sync_with_dataloader = sync_with_dataloader
         self.sync_each_batch = sync_each_batch
         self.loops = Loops()
+        self.joined = False
+        """Whether some ranks may have run out of batches and only answer the reduction of the others' gradients."""
         self._once = Once()
         self.clear()
 
@@ -159,9 +161,12 @@ class Accumulation:
             window.sync = window.count >= self.steps
         return window.sync
 
-    def leave(self) -> None:
-        """The micro-batch is over; what comes now, until the next one, belongs to no window."""
-        self.inside = False
+    def leave(self, outer: Window | None = None) -> None:
+        """The micro-batch is over; what comes now belongs to ``outer``, the micro-batch around it, or to no window."""
+        if outer is None:
+            self.inside = False
+        else:
+            self.current = outer
 
     def divisor(self, window: Window) -> int:
         """What a plain mean loss of this micro-batch is divided by: the window's own length once that is known."""

@@ -25,9 +25,11 @@ from drivetrain.core.errors import CollectiveError
 
 REPORT_SECONDS = 2.0
 """How long a rank that gave up waits for the reports of the others that gave up."""
+_STACK = "drivetrain-stack"
+"""In the name of every file that holds a stack."""
 _INSIDE = ("drivetrain", "accelerate", "torch", "contextlib")
 """Packages whose frames are not the user's."""
-_FOLDERS = (str(Path(__file__).parent.parent) + os.sep, str(Path(torch.__file__).parent) + os.sep)
+_FOLDERS = ('"<frozen ', str(Path(__file__).parent.parent) + os.sep, str(Path(torch.__file__).parent) + os.sep)
 
 
 class Agreement:
@@ -60,6 +62,12 @@ class Agreement:
         if any(header[:3] != own for header in headers):
             self._disagree(op, what)
         return [header[3:] for header in headers]
+
+    def wait(self, seconds: float) -> None:
+        """Wait ``seconds`` for the other ranks from now on."""
+        if seconds != self.seconds:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), self.group)
+            self.seconds = seconds
 
     def close(self) -> None:
         """Let go of the group, which is about to end."""
@@ -110,11 +118,11 @@ class Whereabouts:
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
         self._file: IO[str] | None = None
+        path = ""
         if hasattr(faulthandler, "register"):
-            self._file = tempfile.NamedTemporaryFile(mode="w+", prefix="drivetrain-stack-", suffix=".txt")
+            self._file, path = _stack_file()
             faulthandler.register(stack_signal(), file=self._file, all_threads=False, chain=False)
         self._store: Any = dist.distributed_c10d._get_default_store()
-        path = self._file.name if self._file else ""
         self._store.set(f"drivetrain/where/{rank}", f"{socket.gethostname()}\n{os.getpid()}\n{path}")
 
     def close(self) -> None:
@@ -148,23 +156,47 @@ class Whereabouts:
         return _ask(int(pid), path)
 
 
+def _stack_file() -> tuple[IO[str], str]:
+    """A file for the stack of this process, and where its peers find it.
+
+    In memory where that can be had: nothing is left behind by a process that is killed.
+    """
+    if hasattr(os, "memfd_create"):
+        file = os.fdopen(os.memfd_create(_STACK), "w+")
+        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        if os.path.exists(path):
+            return file, path
+        file.close()
+    named = tempfile.NamedTemporaryFile(mode="w+", prefix=f"{_STACK}-", suffix=".txt")
+    return named, named.name
+
+
 def _ask(pid: int, path: str) -> str:
     try:
-        before = os.path.getsize(path)
-        os.kill(pid, stack_signal())
-    except (ProcessLookupError, FileNotFoundError):
+        stack = _stack_of(pid, path)
+    except (ProcessLookupError, FileNotFoundError, PermissionError):
+        stack = None
+    if stack is None:
         return f"process {pid} has ended"
+    if not stack:
+        return f"process {pid} does not answer"
+    own = next((line for line in stack if not any(folder in line for folder in _FOLDERS)), stack[0])
+    return f"{own.removeprefix('File ')} (process {pid})"
+
+
+def _stack_of(pid: int, path: str) -> list[str] | None:
+    """The lines a process writes when asked; none if it does not answer. None: ``pid`` is no process of the run."""
+    if _STACK not in os.path.realpath(path):  # ended, and its number may be another process's, which must get no signal
+        return None
+    before = os.path.getsize(path)
+    os.kill(pid, stack_signal())
     deadline = time.monotonic() + REPORT_SECONDS
     while os.path.getsize(path) == before and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)  # faulthandler writes line by line
     with open(path) as file:
         file.seek(before)
-        stack = [line.strip() for line in file if line.strip().startswith("File ")]
-    if not stack:
-        return f"process {pid} does not answer"
-    own = next((line for line in stack if not any(folder in line for folder in _FOLDERS)), stack[0])
-    return f"{own.removeprefix('File ')} (process {pid})"
+        return [line.strip() for line in file if line.strip().startswith("File ")]
 
 
 def stack_signal() -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from drivetrain.core.errors import ConfigError, InputError
-from drivetrain.core.tree import leaves, map_leaves
+from drivetrain.core.tree import is_record, leaves, map_leaves
 from drivetrain.runtime.comm import Comm
 
 _REDUCTIONS = ("sum", "mean", "max", "min", "none")
@@ -149,6 +150,9 @@ def describe(data: Any, *, sizes: bool = True) -> str:
         return f"{type(data).__name__}({', '.join(describe(item, sizes=sizes) for item in data)})"
     if hasattr(data, "items"):
         return f"{type(data).__name__}({', '.join(f'{k!r}: {describe(v, sizes=sizes)}' for k, v in data.items())})"
+    if is_record(data):
+        values = (f"{f.name}: {describe(getattr(data, f.name), sizes=sizes)}" for f in fields(data))
+        return f"{type(data).__name__}({', '.join(values)})"
     return type(data).__name__
 
 

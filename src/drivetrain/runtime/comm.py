@@ -152,13 +152,14 @@ class TorchComm:
         self.backend = str(dist.get_backend())
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         default = dist.group.WORLD
+        self._default = weakref.ref(default)
         if default not in self._sides:
             self._sides[default] = Agreement(
                 seconds=collective_timeout or (timeout or _torch_timeout(backend)).total_seconds()
             )
         self._side = self._sides[default]
         if collective_timeout is not None:
-            self._side.seconds = collective_timeout
+            self._side.wait(collective_timeout)
 
     def agree(self, op: str, what: str, note: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
         """See `Comm.agree`."""
@@ -219,12 +220,13 @@ class TorchComm:
             raise explained from error
 
     def close(self) -> None:
-        """End the default group and its side group, if this object started it."""
-        if self.owns_group and dist.is_initialized():
-            self._sides.pop(dist.group.WORLD, None)
-            self._side.close()
-            dist.destroy_process_group()
+        """End the default group and its side group, if this object started it and nobody has ended it since."""
+        if self.owns_group:
             self.owns_group = False
+            self._side.close()
+            if dist.is_initialized() and dist.group.WORLD is self._default():
+                self._sides.pop(dist.group.WORLD, None)
+                dist.destroy_process_group()
 
 
 def _torch_timeout(backend: str) -> timedelta:

@@ -103,13 +103,13 @@ def share(inputs: Any, rank: int, world_size: int, apply_padding: bool = False) 
     return _take(inputs, _rows(len(inputs), rank, world_size, apply_padding))
 
 
-def _rows(length: int, rank: int, world_size: int, apply_padding: bool) -> list[int]:
+def _rows(length: int, rank: int, world_size: int, apply_padding: bool) -> Sequence[int]:
+    """The rows of ``rank``: a range, unless padding repeats the last one."""
     small, extra = divmod(length, world_size)
     start = rank * small + min(rank, extra)
-    rows = list(range(start, start + small + (rank < extra)))
-    if apply_padding and length:
-        rows += [length - 1] * (-(-length // world_size) - len(rows))
-    return rows
+    rows = range(start, start + small + (rank < extra))
+    missing = -(-length // world_size) - len(rows) if apply_padding else 0
+    return [*rows, *[length - 1] * missing] if missing else rows
 
 
 def _share_mapping(inputs: Mapping, rank: int, world_size: int, apply_padding: bool) -> Any:
@@ -136,18 +136,20 @@ def _can_share(data: Any) -> bool:
     return hasattr(data, "__len__") and hasattr(data, "__getitem__")
 
 
-def _take(data: Any, rows: list[int]) -> Any:
-    whole = not rows or rows == list(range(rows[0], rows[0] + len(rows)))
-    part = slice(rows[0], rows[0] + len(rows)) if whole and rows else slice(0, 0)
+def _take(data: Any, rows: Sequence[int]) -> Any:
+    whole = isinstance(rows, range)
+    part = slice(rows.start, rows.stop) if isinstance(rows, range) else slice(0, 0)
     if isinstance(data, list | tuple):
         taken = [data[i] for i in rows]
         return tuple(taken) if hasattr(data, "_fields") else rebuild(data, iter(taken))
+    if hasattr(data, "iloc"):  # tables of pandas, which take labels in brackets
+        return data.iloc[part] if whole else data.iloc[rows]
     if isinstance(data, torch.Tensor) or hasattr(data, "shape") and hasattr(data, "dtype"):
         return data[part] if whole else data[rows]
     if hasattr(data, "select"):
         return data.select(rows)
     if isinstance(data, torch.utils.data.Dataset):
-        return torch.utils.data.Subset(data, rows)
+        return torch.utils.data.Subset(data, rows)  # pyright: ignore[reportArgumentType]
     if isinstance(data, Sequence) and whole:
         return data[part]
     return [data[i] for i in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -103,6 +103,11 @@ class Strategy(ABC):
             if state["stage"] is scaling.OptState.READY:
                 self.scaler.unscale_(optimizer)
 
+    def zeroing(self, optimizer: torch.optim.Optimizer) -> None:
+        """The gradients of ``optimizer`` are about to be cleared, whether it has stepped or not."""
+        if self.scaler is not None:
+            self.scaler.cleared(optimizer)
+
     def clip_grad_norm(self, parameters: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Clip in place. Returns the total norm before clipping (0-d), over all shards. Gradients are unscaled."""
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
@@ -121,8 +126,8 @@ class Strategy(ABC):
         """Whole, unsharded weights under the user's own names; on rank 0 at least. Called by all ranks."""
         return self.unwrap(model).state_dict()
 
-    def join(self, models: list[nn.Module]) -> AbstractContextManager[Any]:
-        """Entered when ranks may see unequal numbers of batches."""
+    def join(self, parts: Sequence[Any]) -> AbstractContextManager[Any]:
+        """Entered when ranks may see unequal numbers of batches. ``parts``: models and optimizers."""
         return nullcontext()
 
     def trigger_sync(self, model: nn.Module) -> AbstractContextManager[Any]:

@@ -31,11 +31,26 @@ def gather_for_metrics(
     if comm.world_size == 1:
         return data if not as_objects or isinstance(data, list | tuple | dict) else [data]
     if as_objects:
-        comm.agree("gather_for_metrics", "objects")
-        return _join(comm.all_gather_object(_keep(data, loop)))
+        return _join(_gather_kept(data, comm, loop))
     _warn_scalars(data, once, logger)
     counts = comm.agree("gather_for_metrics", collectives.describe(data), note=_samples(loop))
     return map_leaves(lambda x: _gather_real_rows(x, counts, comm), data, leaf=collectives.is_tensor)
+
+
+def _gather_kept(data: Any, comm: Comm, loop: Loop | None) -> list[Any]:
+    """What each rank keeps of ``data``. A rank that cannot tell what is padding says so before the others wait."""
+    kept, error = None, None
+    try:
+        kept = _keep(data, loop)
+    except UsageError as caught:
+        error = caught
+    notes = comm.agree("gather_for_metrics", "objects", note=(int(error is not None), 0))
+    if error is not None:
+        raise error
+    failed = [rank for rank, note in enumerate(notes) if note[0]]
+    if failed:
+        raise UsageError(f"gather_for_metrics failed on rank {failed[0]}, which cannot tell the padding of its batch.")
+    return comm.all_gather_object(kept)
 
 
 def _samples(loop: Loop | None) -> tuple[int, int]:

@@ -41,12 +41,18 @@ class PreparedOptimizer(torch.optim.Optimizer):
         """
         self.__dict__["optimizer"] = optimizer
         self.scaler = scaler
-        self._strategy = strategy
+        self._strategy: Strategy | None = None
         self._accumulation = accumulation if accumulation is not None else Accumulation()
+        if strategy is not None:
+            self.follow(strategy, self._accumulation)
         self._skipped = False
         self._takes_set_to_none = "set_to_none" in inspect.signature(optimizer.zero_grad).parameters
         if device_placement and device is not None and optimizer.state:
             optimizer.load_state_dict(move_to_device(optimizer.state_dict(), device))
+
+    def follow(self, strategy: Strategy, accumulation: Accumulation) -> None:
+        """Step as ``strategy`` does, at the end of windows of ``accumulation``, from now on."""
+        self._strategy, self._accumulation, self.scaler = strategy, accumulation, strategy.scaler
 
     def __getattr__(self, name: str) -> Any:
         if "optimizer" not in self.__dict__:  # half-built, as while unpickling
@@ -102,6 +108,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
         """
         if not self._accumulation.current.sync:
             return
+        if self._strategy is not None:
+            self._strategy.zeroing(self.optimizer)
         if self._takes_set_to_none:
             self.optimizer.zero_grad(set_to_none=True if set_to_none is None else set_to_none)
         elif set_to_none is None:
@@ -112,9 +120,10 @@ class PreparedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Move the parameters, if the window has ended. Returns what the inner optimizer returns: the closure's loss.
 
-        Inside a window nothing happens, and the closure is not called: the result is None.
+        Inside a window nothing happens, and the closure is not called: the result is None. So it is with optimizers of
+        the LOMO family, which have moved in backward.
         """
-        if not self._accumulation.current.sync:
+        if not self._accumulation.current.sync or self.moves_in_backward:
             return None
         if self._strategy is not None:
             stepped, result = self._strategy.step(self.optimizer, closure)
@@ -124,6 +133,11 @@ class PreparedOptimizer(torch.optim.Optimizer):
             stepped, result = True, self.optimizer.step() if closure is None else self.optimizer.step(closure)
         self._skipped = not stepped
         return result
+
+    @property
+    def moves_in_backward(self) -> bool:
+        """Whether the optimizer is of the LOMO family."""
+        return hasattr(self.optimizer, "fused_backward")
 
     @property
     def step_was_skipped(self) -> bool:

@@ -10,7 +10,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from drivetrain import Accelerator, AutocastKwargs, GradScalerKwargs, InputError, ProfileKwargs, UsageError
+from drivetrain import (
+    Accelerator,
+    AutocastKwargs,
+    ConfigError,
+    GradScalerKwargs,
+    InputError,
+    ProfileKwargs,
+    UsageError,
+)
 
 
 def _ones(n, width=1):
@@ -118,6 +126,42 @@ def test_a_gan_keeps_two_windows():
     assert a.weight.item() == b.weight.item() == -2.0
 
 
+def test_a_window_inside_another_leaves_it_alone():
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    outer, inner, loader = accelerator.prepare(_linear(), _linear(), _ones(2))
+    for x in loader:
+        with accelerator.accumulate(outer):
+            with accelerator.accumulate(inner):
+                accelerator.backward(inner(x).mean())
+            accelerator.backward(outer(x).mean())
+    assert outer.weight.grad.item() == inner.weight.grad.item() == 1.0
+
+
+def test_optimizers_that_move_in_backward():
+    class Lomo(torch.optim.Optimizer):
+        def fused_backward(self, loss, rate):
+            (gradient,) = torch.autograd.grad(loss, self.param_groups[0]["params"])
+            self.param_groups[0]["params"][0].data -= rate * gradient
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    model = _linear()
+    model, optimizer = accelerator.prepare(model, Lomo(model.parameters(), {}))
+    accelerator.backward(model(torch.ones(1, 1)).mean(), learning_rate=2.0)
+    optimizer.step()
+    assert model.weight.item() == -0.5
+    with pytest.raises(UsageError, match="LOMO"):
+        accelerator.backward(model(torch.ones(1, 1)).sum(), weight=1, learning_rate=2.0)
+
+
+def test_a_process_that_is_alone_runs_what_another_rank_would():
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.on_process(lambda: 1, process_index=3)() == 1
+    assert accelerator.on_local_process(lambda: 1, local_process_index=3)() == 1
+    for index in (None, -1):
+        with pytest.raises(ConfigError, match="process_index"):
+            accelerator.on_process(process_index=index)
+
+
 def test_clipping_waits_for_the_end_of_the_window():
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model, loader = accelerator.prepare(_linear(), _ones(2))
@@ -157,6 +201,20 @@ def test_fp16_on_the_cpu_scales_clips_and_skips():
     assert scheduler.get_last_lr() == [0.5] and accelerator.scaler.get_scale() == 4.0
 
 
+def test_fp16_after_a_step_that_the_script_left_out():
+    accelerator = Accelerator(cpu=True, mixed_precision="fp16", kwargs_handlers=[GradScalerKwargs(init_scale=8.0)])
+    model = _linear()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    norms = []
+    for factor in (float("inf"), 3.0):
+        accelerator.backward(model(torch.full((1, 1), factor)).mean())
+        norms.append(accelerator.clip_grad_norm_(model.parameters(), 10.0).item())
+        if norms[-1] < 10.0:
+            optimizer.step()
+        optimizer.zero_grad()
+    assert norms == [float("inf"), 3.0] and model.weight.item() == -3.0 and accelerator.scaler.get_scale() == 4.0
+
+
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_micro_batches_are_one_batch(precision):
     data, gradients = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), []
@@ -181,6 +239,8 @@ def test_autocast_and_low_precision_outputs():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
         with accelerator.autocast(AutocastKwargs(enabled=False)):
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
+        with accelerator.autocast(AutocastKwargs(cache_enabled=False)):
+            assert torch.is_autocast_enabled("cpu") and not torch.is_autocast_cache_enabled()
     with Accelerator(cpu=True).autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
 

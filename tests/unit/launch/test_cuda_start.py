@@ -4,6 +4,7 @@ import sys
 import types
 
 from drivetrain.launch.cuda_start import FirstCall, names_on_device
+from ranks import run_script
 
 
 def test_the_stack_of_the_first_call_is_kept():
@@ -46,3 +47,13 @@ def test_variables_on_a_device_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert names_on_device() == ["weights"]
     assert "These variables live on the device: weights." in FirstCall().told()
+
+
+def test_an_import_of_the_accelerator_is_enough_to_have_the_call_named():
+    """Also where notebook_launcher was imported first, before torch."""
+    code = (
+        "from drivetrain import notebook_launcher; from drivetrain import Accelerator; import torch; "
+        "from drivetrain.launch.cuda_start import FIRST_CALL; "
+        "print([call for call, _ in torch.cuda._queued_calls].count(FIRST_CALL.remember))"
+    )
+    assert run_script(["python", "-c", code], timeout=60).stdout == "1\n"

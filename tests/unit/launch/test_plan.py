@@ -99,6 +99,7 @@ def test_options_of_the_agent():
         "tee": "3",
     }
     assert plan.env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert _agent_flags(grace=4.5)[0].env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "5"  # the agent kills at that time
 
 
 # --- what the ranks are told -----------------------------------------------------------------------------------------

@@ -43,6 +43,11 @@ def test_several_processes_without_accelerators_run_on_the_cpu_and_say_so():
     assert shape.notes == ["no accelerator found: the 2 processes run on the CPU, as with --cpu"]
 
 
+def test_what_has_no_effect_is_said():
+    (note,) = _shape(0, cpu=True, enable_cpu_affinity=True).notes
+    assert note.startswith("enable_cpu_affinity (command line) has no effect")
+
+
 def test_several_machines():
     shape = _shape(cpu=True, num_processes=6, **MACHINES)
     assert (shape.processes, shape.local, shape.machine_rank) == (6, 3, 1)

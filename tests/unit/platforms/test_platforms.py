@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drivetrain.config.environ import ProcessEnv
 from drivetrain.core import registry
 from drivetrain.core.errors import ConfigError
 from drivetrain.platforms.base import Platform
@@ -23,6 +24,20 @@ def test_a_platform_answers_without_its_device(name):
     assert platform.collective_backend and platform.distributed_type is not None
     if name != "xla":
         assert isinstance(platform.device_count(), int)
+
+
+@pytest.mark.parametrize("name", ["mps", "xla"])
+def test_several_processes_where_there_is_no_way_yet(name):
+    platform = registry.find("platforms", name, Platform)()
+    with pytest.raises(ConfigError, match=f"several processes on {name} are not available.*--cpu"):
+        platform.open_comm(
+            platform.collective_backend,
+            torch.device(name),
+            ProcessEnv(rank=0, world_size=2),
+            timeout=None,
+            collective_timeout=None,
+            init_method=None,
+        )
 
 
 def test_the_processor_is_always_there():

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from drivetrain.core.errors import ConfigError
+from drivetrain.core.errors import ConfigError, UsageError
 from drivetrain.platforms.cpu import Cpu
 from drivetrain.precision import autocast, policy
-from drivetrain.precision.scaler import LossScaler
+from drivetrain.precision.scaler import LossScaler, step
 
 
 class Net(nn.Module):
@@ -69,6 +69,15 @@ def test_applying_twice_and_removing():
     model(torch.ones(2, 4))
     assert model.seen is torch.float32
     assert "forward" not in model.__dict__ and autocast.ORIGINAL not in model.__dict__
+
+
+def test_another_policy_takes_the_place_of_the_first():
+    model = Net()
+    for name, dtype in [("bf16", torch.bfloat16), ("fp16", torch.float16), ("no", torch.float32)]:
+        autocast.apply(model, policy.choose(name, Cpu()), "cpu")
+        model(torch.ones(2, 4))
+        assert model.seen is dtype
+    assert "forward" not in model.__dict__
 
 
 def test_a_function_the_user_put_in_forward_comes_back():
@@ -137,3 +146,40 @@ def test_state_is_that_after_the_step():
     scaler = LossScaler("cpu", init_scale=4.0)
     _scaled([torch.optim.SGD([weight], lr=1.0)], scaler, [float("nan")])
     assert scaler.state_dict()["scale"] == 2.0
+
+
+def test_gradients_that_were_unscaled_and_dropped_do_not_count_for_the_next():
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler = LossScaler("cpu", init_scale=4.0)
+    for value, scale in [(float("inf"), 4.0), (2.0, 2.0)]:
+        assert scaler.get_scale() == scale
+        scaler.scale(torch.ones(()))
+        weight.grad = torch.full((1,), value * scale)
+        scaler.unscale_(optimizer)
+        scaler.cleared(optimizer)
+    weight.grad = torch.full((1,), 2.0)
+    scaler.scale(torch.ones(()))
+    assert scaler.step_if_finite(optimizer) == (True, None) and weight.item() == -1.0
+
+
+def test_an_optimizer_without_gradients_and_an_update_by_hand():
+    weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([w], lr=1.0) for w in weights]
+    scaler = LossScaler("cpu", init_scale=4.0)
+    assert scaler.step_if_finite(optimizers[1]) == (True, None)  # before any loss
+    for _ in range(2):
+        scaler.scale(torch.ones(()))
+        weights[0].grad = torch.full((1,), 4.0)
+        assert [scaler.step_if_finite(o)[0] for o in optimizers] == [True, True]
+        scaler.update()
+    assert [w.item() for w in weights] == [-2.0, 0.0]
+
+
+def test_a_closure_is_refused_where_gradients_are_scaled():
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for made in (LossScaler("cpu"), torch.amp.GradScaler("cpu")):
+        with pytest.raises(UsageError, match="closure.*bf16"):
+            step(made, optimizer, lambda: 1.0)
+    assert step(LossScaler("cpu", enabled=False), optimizer, lambda: 1.0) == (True, 1.0)

@@ -33,6 +33,25 @@ def test_tensors_arrays_and_data_sets():
     assert [[int(d[i][0]) for i in range(len(d))] for d in _shares(TensorDataset(torch.arange(3)), 2)] == [[0, 1], [2]]
 
 
+def test_tables_are_shared_by_place_and_large_arrays_by_slice():
+    class Table:
+        """What pandas tables have in common."""
+
+        def __init__(self, rows):
+            self.rows, self.shape, self.iloc = rows, (len(rows), 1), self
+
+        def __len__(self):
+            return len(self.rows)
+
+        def __getitem__(self, place):
+            return self.rows[place] if isinstance(place, slice) else [self.rows[i] for i in place]
+
+    assert _shares(Table("abc"), 2) == ["ab", "c"]
+    assert _shares(Table(list("abc")), 2, padding=True) == [["a", "b"], ["c", "c"]]
+    large = np.broadcast_to(np.int8(0), (10**12,))
+    assert [len(part) for part in _shares(large, 2)] == [5 * 10**11] * 2
+
+
 def test_a_mapping_is_left_alone_and_each_value_is_shared():
     given = {"a": [1, 2, 3], "b": torch.arange(3), "c": {"d": ("x", "y", "z")}}
     first, second = _shares(given, 2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from drivetrain.precision import autocast
@@ -22,13 +22,16 @@ class Ddp(Strategy):
     name = "ddp"
 
     def prepare(self, bundle: Bundle) -> None:
-        """Place each model, apply the precision, and wrap those that train."""
+        """Place each model, apply the precision, and wrap those that train; a wrapper that is there already is kept."""
         device = self.context.topology.device
-        for i, model in enumerate(bundle.models):
+        for i, given in enumerate(bundle.models):
+            model = self.unwrap(given)
             autocast.apply(model, self.context.precision, device.type)
             if bundle.placed[i]:
                 model.to(device)
-            if bundle.trained[i] and any(p.requires_grad for p in model.parameters()):
+            if given is not model:
+                shutdown.before_groups_end(given, _let_go)
+            elif bundle.trained[i] and any(p.requires_grad for p in model.parameters()):
                 bundle.models[i] = self._wrap(model, device)
 
     def _wrap(self, model: nn.Module, device: torch.device) -> DistributedDataParallel:
@@ -63,9 +66,9 @@ class Ddp(Strategy):
         """See `Strategy.unwrap`."""
         return model.module if isinstance(model, DistributedDataParallel) else model
 
-    def join(self, models: list[nn.Module]) -> AbstractContextManager[Any]:
+    def join(self, parts: Sequence[Any]) -> AbstractContextManager[Any]:
         """Ranks that have run out of batches answer the collectives of those that have not."""
-        joinable = [m for m in models if isinstance(m, DistributedDataParallel)]
+        joinable = [part for part in parts if isinstance(part, Joinable)]
         return Join(joinable) if joinable else nullcontext()  # type: ignore[arg-type]
 
     @contextmanager
