@@ -120,7 +120,7 @@ def _one_object_a_batch():
     start = time.monotonic()
     for _ in accelerator.prepare(DataLoader(torch.arange(7), batch_size=2)):
         try:
-            accelerator.gather_for_metrics(["one"])
+            accelerator.gather_for_metrics(["one", "two", "three"])
         except RuntimeError as error:
             return [type(error).__name__, str(error), time.monotonic() - start]
 
@@ -169,10 +169,9 @@ busy()
 
 IN_BACKWARD = """
 import time
-from datetime import timedelta
 import torch
-from drivetrain import Accelerator, InitProcessGroupKwargs
-accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=4))])
+from drivetrain import Accelerator
+accelerator = Accelerator(cpu=True, collective_timeout=4)
 model = accelerator.prepare(torch.nn.Linear(2, 2))
 loss = model(torch.ones(1, 2)).sum()
 if accelerator.process_index == 1:
@@ -288,3 +287,24 @@ def test_metrics_have_each_sample_once(rows):
 def test_objects_for_metrics_keep_their_form():
     last = run_ranks(_gathered_metrics, args=(1, True))[0][-1]
     assert last == (["p8"], {"r": [8]})
+
+
+def _one_row_a_batch():
+    import logging
+
+    from torch.utils.data import DataLoader
+
+    accelerator = _accelerator()
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("drivetrain").addHandler(handler)
+    loader = accelerator.prepare(DataLoader(torch.arange(9.0), batch_size=2))
+    rows = [accelerator.gather_for_metrics(batch.mean().reshape(1)).tolist() for batch in loader]
+    return rows, said
+
+
+def test_one_row_for_a_batch_is_kept_and_warned_about():
+    (rows, said), (other, _) = run_ranks(_one_row_a_batch)
+    assert rows == other and [len(one) for one in rows] == [2, 2, 2]
+    assert len(said) == 1 and "mean over one rank's batch" in said[0]

@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, ClassVar
 
 from torch.utils.hooks import RemovableHandle
@@ -135,6 +136,8 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
             contract_names=self._contract_names,
         )
         self.accumulation.steps = self.settings["gradient_accumulation_steps"] or 1
+        if collective_timeout is not None and collective_timeout <= 0:
+            raise ConfigError(f"collective_timeout={collective_timeout!r}: give the seconds to wait, more than 0.")
         _refuse_later_strategies(
             self.settings,
             deepspeed=deepspeed_plugin or deepspeed_plugins,
@@ -292,9 +295,9 @@ def _precision(name: PrecisionType | str) -> str:
 def _accumulation(steps: int, plugin: GradientAccumulationPlugin | None) -> Accumulation:
     """The windows that code asks for; 0 steps: code does not say."""
     if plugin is None:
-        if not isinstance(steps, int) or steps < 1:
+        if not isinstance(steps, Integral) or steps < 1:
             raise ConfigError(f"gradient_accumulation_steps={steps!r}: a window has at least one micro-batch.")
-        return Accumulation(0 if isinstance(steps, _NotSaid) else steps)
+        return Accumulation(0 if isinstance(steps, _NotSaid) else int(steps))
     if not isinstance(steps, _NotSaid) and steps != 1:
         raise ConfigError(
             "gradient_accumulation_steps and gradient_accumulation_plugin both say how many micro-batches make a step. "
@@ -320,10 +323,8 @@ def _dynamo(
 ) -> TorchDynamoPlugin:
     if backend is not None and plugin is not None:
         raise ConfigError("dynamo_backend and dynamo_plugin both say how to compile. Give one of them.")
-    if backend is not None:
-        return TorchDynamoPlugin(backend=str(backend))
-    given = plugin or TorchDynamoPlugin()
-    if given.backend is not None or settings["dynamo_backend"] in (None, "no"):
+    given = plugin or TorchDynamoPlugin(backend=None if backend is None else str(backend))
+    if given.backend is None and settings["dynamo_backend"] in (None, "no"):
         return given
     said = {
         "backend": settings["dynamo_backend"],

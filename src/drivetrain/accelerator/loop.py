@@ -116,6 +116,7 @@ class TrainingLoop:
             if window.applied is not None and window.applied is not divisor and not _equal(window.applied, divisor):
                 self.session.strategy.rescale_gradients(self._parameters_of(window), window.applied / divisor)
             window.applied = divisor
+        window.reached_backward = True
         self.session.strategy.backward(
             loss, divisor=None if isinstance(divisor, int) and divisor == 1 else divisor, sync=window.sync, **kwargs
         )
@@ -296,7 +297,7 @@ class _MicroBatch:
         self._stack = stack
 
     def __exit__(self, *exc_info: Any) -> None:
-        self._loop.accumulation.leave(self._outer)
+        self._loop.accumulation.leave(self._outer, failed=exc_info[0] is not None)
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.__exit__(*exc_info)

@@ -82,7 +82,7 @@ class Preparation:
         Raises:
             ConfigError: ``device_placement`` has another length than the arguments.
             UsageError: another Accelerator, which is still in use and set otherwise, has prepared one of the objects.
-            InputError: a model has no weights yet (meta device), or is spread over several devices in a run of several.
+            InputError: a model has no weights yet (meta device), or is on another device and may not be moved.
         """
         if device_placement is None:
             placements: list[bool | None] = [None] * len(args)
@@ -158,7 +158,7 @@ class Preparation:
                 "values. Load the weights first, or build the model outside of init_empty_weights()."
             )
         if self.use_distributed and len(_device_map(model)) > 1:  # type: ignore[attr-defined]
-            raise InputError(
+            raise ConfigError(
                 f"{type(model).__name__} is spread over {sorted(map(str, _device_map(model)))} by device_map, and "
                 "cannot be replicated on every rank as well. Load it without device_map, or run one process."
             )

@@ -112,6 +112,7 @@ class InitProcessGroupKwargs(KwargsHandler):
     """How long a collective may wait for the other ranks. None: 600 s for nccl, 1800 s for any other backend."""
 
     def __post_init__(self) -> None:
+        self._said_timeout = self.timeout is not None
         if self.timeout is None:
             self.timeout = NCCL_TIMEOUT if self.backend == "nccl" else GLOO_TIMEOUT
         elif not isinstance(self.timeout, timedelta):
@@ -119,6 +120,14 @@ class InitProcessGroupKwargs(KwargsHandler):
                 f"timeout={self.timeout!r} is a {type(self.timeout).__name__}, not a datetime.timedelta. "
                 "Write timedelta(seconds=...)."
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, copied deeply."""
+        return {name: value for name, value in super().to_dict().items() if name != "_said_timeout"}
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """The fields that differ from the defaults, and the timeout where one was given, be it the default."""
+        return super().to_kwargs() | ({"timeout": self.timeout} if self._said_timeout else {})
 
 
 @dataclass
@@ -232,6 +241,8 @@ def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type[KwargsHandl
     """
     found: dict[type[KwargsHandler], KwargsHandler] = {}
     known = ", ".join(kind.__name__ for kind in HANDLER_TYPES)
+    if handlers is not None and not isinstance(handlers, list | tuple):
+        raise ConfigError(f"kwargs_handlers={handlers!r} is not a list. Write kwargs_handlers=[...].")
     for handler in handlers or []:
         kind = next((k for k in HANDLER_TYPES if isinstance(handler, k)), None)
         if kind is None:

@@ -89,7 +89,9 @@ class Window:
         "loop",
         "models",
         "open_end",
+        "reached_backward",
         "step",
+        "stepped",
         "sync",
         "weight",
     )
@@ -113,6 +115,19 @@ class Window:
         self.calls_of_full_batch: int | None = None
         self.open_end = False
         """Whether micro-batches of a loader's last batch have come in."""
+        self.reached_backward = False
+        """Whether the current micro-batch has given gradients."""
+        self.stepped = False
+        """Whether an optimizer has moved in the current micro-batch."""
+
+    def undo(self) -> None:
+        """The current micro-batch was ended by an exception."""
+        if not self.reached_backward:
+            self.count -= 1
+            self.step = max(0, self.step - 1)
+            self.sync = self.count == 0
+        elif not self.stepped:
+            self.sync = False
 
 
 class Accumulation:
@@ -152,6 +167,7 @@ class Accumulation:
         self.current, self.inside = window, True
         if window.sync:
             window.count, window.applied, window.weight = 0, None, None
+        window.reached_backward = window.stepped = False
         window.count += 1
         window.step += 1
         loop = self.loops.active if self.sync_with_dataloader else None
@@ -161,8 +177,15 @@ class Accumulation:
             window.sync = window.count >= self.steps
         return window.sync
 
-    def leave(self, outer: Window | None = None) -> None:
-        """The micro-batch is over; what comes now belongs to ``outer``, the micro-batch around it, or to no window."""
+    def leave(self, outer: Window | None = None, *, failed: bool = False) -> None:
+        """The micro-batch is over; what comes now belongs to ``outer``, the micro-batch around it, or to no window.
+
+        Args:
+            failed: whether an exception ended it. A micro-batch that gave no gradients then does not count; one
+                that did, without the optimizer having moved, leaves its window open: no gradient counts twice.
+        """
+        if failed:
+            self.current.undo()
         if outer is None:
             self.inside = False
         else:

@@ -57,7 +57,7 @@ class Agreement:
         try:
             dist.all_gather(self._headers, mine, group=self.group)
         except RuntimeError as error:
-            raise self.explain(op, error) from None
+            raise self.explain(op, error, waited=f"{self.seconds:g} s") from None
         headers = [tuple(header.tolist()) for header in self._headers]
         if any(header[:3] != own for header in headers):
             self._disagree(op, what)
@@ -90,7 +90,7 @@ class Agreement:
         )
         raise CollectiveError(f"the ranks {differ}:\n" + "\n".join(rows) + f"\n{advice}")
 
-    def explain(self, op: str, error: RuntimeError) -> RuntimeError:
+    def explain(self, op: str, error: RuntimeError, waited: str = "in vain") -> RuntimeError:
         """Turn the failure of a collective into a report of who is missing and what line it is at."""
         text = str(error)
         if not any(
@@ -102,7 +102,7 @@ class Agreement:
             return CollectiveError(f"{op} failed on rank {self.rank} at {user_line()}: {text}")
         rows = "\n".join(f"  rank {rank}: {where}" for rank, where in sorted(reports.items()))
         return CollectiveError(
-            f"{op} at {user_line()} waited {self.seconds:g} s for {len(reports)} of {self.world_size} ranks that did "
+            f"{op} at {user_line()} waited {waited} for {len(reports)} of {self.world_size} ranks that did "
             f"not join:\n{rows}\nEvery rank has to make the same calls in the same order. A longer wait is set by "
             "collective_timeout=seconds."
         )

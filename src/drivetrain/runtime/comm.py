@@ -135,10 +135,12 @@ class TorchComm:
         Args:
             backend: name of a ``torch.distributed`` backend, such as ``"gloo"`` or ``"cuda:nccl,cpu:gloo"``.
             device: the device of this rank.
-            timeout: how long torch's own collectives wait. None: torch's default.
+            timeout: how long torch's own collectives wait. None: ``collective_timeout``, or torch's default.
             collective_timeout: seconds that a collective of the user waits for the other ranks. None: ``timeout``.
         """
         self.device = device
+        if timeout is None and collective_timeout is not None:
+            timeout = timedelta(seconds=collective_timeout)  # gradients wait as long as what the user calls
         self.owns_group = not dist.is_initialized()
         if self.owns_group:
             dist.init_process_group(
@@ -160,6 +162,8 @@ class TorchComm:
         self._side = self._sides[default]
         if collective_timeout is not None:
             self._side.wait(collective_timeout)
+            if not self.owns_group and timeout is not None:
+                dist.distributed_c10d._set_pg_timeout(timeout, default)
 
     def agree(self, op: str, what: str, note: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
         """See `Comm.agree`."""

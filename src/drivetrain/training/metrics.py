@@ -32,7 +32,7 @@ def gather_for_metrics(
         return data if not as_objects or isinstance(data, list | tuple | dict) else [data]
     if as_objects:
         return _join(_gather_kept(data, comm, loop))
-    _warn_scalars(data, once, logger)
+    _warn_scalars(data, loop, once, logger)
     counts = comm.agree("gather_for_metrics", collectives.describe(data), note=_samples(loop))
     return map_leaves(lambda x: _gather_real_rows(x, counts, comm), data, leaf=collectives.is_tensor)
 
@@ -70,7 +70,7 @@ def _gather_real_rows(x: Tensor, counts: list[tuple[int, int]], comm: Comm) -> T
 
 def _real_rows(rows: int, valid: int, total: int) -> int:
     """How many of ``rows`` belong to the ``valid`` first of ``total`` samples; a sample may make several rows."""
-    if total == 0 or valid == total:
+    if total == 0 or valid == total or rows == 1:  # one row for the whole batch belongs to no single sample
         return rows
     if rows % total:
         raise UsageError(
@@ -108,11 +108,12 @@ def _join(parts: list[Any]) -> Any:
     return parts
 
 
-def _warn_scalars(data: Any, once: Once, logger: MultiProcessAdapter) -> None:
-    if any(x.dim() == 0 for x in leaves(data)):
+def _warn_scalars(data: Any, loop: Loop | None, once: Once, logger: MultiProcessAdapter) -> None:
+    many = _samples(loop)[1] > 1
+    if any(x.dim() == 0 or (many and len(x) == 1) for x in leaves(data)):
         once.warning(
             logger,
-            "gather_for_metrics got a scalar (0-dim tensor): a mean over one rank's batch counts padded samples too, "
-            "and batches of different size alike. Gather the rows and take the mean of those.",
+            "gather_for_metrics got a scalar (0-dim tensor, or one row for a batch): a mean over one rank's batch "
+            "counts padded samples too, and batches of different size alike. Gather the rows; take the mean of those.",
             key="scalar in gather_for_metrics",
         )

@@ -46,9 +46,11 @@ class PreparedOptimizer(torch.optim.Optimizer):
         if strategy is not None:
             self.follow(strategy, self._accumulation)
         self._skipped = False
+        self.moves_in_backward = hasattr(optimizer, "fused_backward")
+        """Whether the optimizer is of the LOMO family."""
         self._takes_set_to_none = "set_to_none" in inspect.signature(optimizer.zero_grad).parameters
-        if device_placement and device is not None and optimizer.state:
-            optimizer.load_state_dict(move_to_device(optimizer.state_dict(), device))
+        if device_placement and device is not None:
+            _place_state(optimizer, device)
 
     def follow(self, strategy: Strategy, accumulation: Accumulation) -> None:
         """Step as ``strategy`` does, at the end of windows of ``accumulation``, from now on."""
@@ -132,12 +134,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
         else:
             stepped, result = True, self.optimizer.step() if closure is None else self.optimizer.step(closure)
         self._skipped = not stepped
+        self._accumulation.current.stepped = True
         return result
-
-    @property
-    def moves_in_backward(self) -> bool:
-        """Whether the optimizer is of the LOMO family."""
-        return hasattr(self.optimizer, "fused_backward")
 
     @property
     def step_was_skipped(self) -> bool:
@@ -168,6 +166,17 @@ class PreparedOptimizer(torch.optim.Optimizer):
         self.__dict__.update(state)
         self.__dict__.setdefault("_strategy", None)
         self.__dict__.setdefault("_accumulation", Accumulation())
+
+
+def _place_state(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Move what the optimizer remembers of each parameter to ``device``, in place; dtypes stay.
+
+    Its ``step`` counters stay on the CPU, where torch keeps them so that reading one does not wait for the device.
+    """
+    for kept in optimizer.state.values():
+        for name, value in kept.items() if isinstance(kept, dict) else ():
+            if isinstance(value, torch.Tensor) and value.device != device and name != "step":
+                kept[name] = value.to(device)
 
 
 def move_to_device(state: Any, device: torch.device | str) -> Any:

@@ -266,3 +266,46 @@ def test_num_valid_is_about_the_current_batch():
 def test_a_copy_of_something_that_holds_the_accelerator():
     accelerator = Accelerator(cpu=True)
     assert copy.deepcopy({"a": accelerator})["a"] is accelerator
+
+
+@pytest.mark.parametrize("after", ["nothing", "backward", "step"])
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_micro_batch_that_fails_leaves_no_trace(after, at):
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = _linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    moves, done = [], 0
+    for i in range(9):
+        before = model.weight.item()
+        try:
+            with accelerator.accumulate(model):
+                if i == at and after == "nothing":
+                    raise KeyError
+                accelerator.backward(model(torch.ones(1, 1)).mean())
+                if i == at and after == "backward":
+                    raise KeyError
+                optimizer.step()
+                optimizer.zero_grad()
+                if i == at and after == "step":
+                    raise KeyError
+        except KeyError:
+            pass
+        if model.weight.item() != before:
+            moves.append(before - model.weight.item())
+            done += 1
+    assert moves == pytest.approx([1.0] * done)  # each step is the mean gradient of its window, which is 1
+    assert done == 4
+
+
+def test_an_optimizer_that_has_moved_keeps_its_state_as_it_is():
+    model = nn.Linear(2, 2).bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    for kept in optimizer.state.values():
+        kept["exp_avg"] = kept["exp_avg"].float()
+    groups = optimizer.param_groups[0]
+    Accelerator(cpu=True).prepare(model, optimizer)
+    assert optimizer.param_groups[0] is groups
+    assert {kept["exp_avg"].dtype for kept in optimizer.state.values()} == {torch.float32}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 
@@ -63,3 +65,5 @@ def test_options_of_the_group_that_say_nothing_change_nothing():
     options = InitProcessGroupKwargs(backend="nccl")
     assert options.to_kwargs() == {}
     assert InitProcessGroupKwargs(backend="gloo").to_kwargs()["timeout"].total_seconds() == 1800
+    said = InitProcessGroupKwargs(timeout=timedelta(seconds=600))
+    assert said.to_kwargs() == {"timeout": timedelta(seconds=600)}

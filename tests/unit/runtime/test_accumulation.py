@@ -171,3 +171,42 @@ def test_mixing_means_and_sums_is_refused():
     window.weight = 1
     with pytest.raises(UsageError, match="weight"):
         check_one_kind(window, None)
+
+
+def _micro_batch(accumulation, *, backward=True, step=True, fails=False):
+    """What `accumulate` and the prepared objects do in one micro-batch."""
+    accumulation.advance()
+    window = accumulation.current
+    window.reached_backward = backward
+    window.stepped = step and window.sync
+    accumulation.leave(failed=fails)
+    return window.sync
+
+
+def test_a_micro_batch_that_failed_before_backward_does_not_count():
+    accumulation = Accumulation(2)
+    _micro_batch(accumulation)
+    _micro_batch(accumulation, backward=False, step=False, fails=True)
+    assert accumulation.current.count == 1 and not accumulation.sync
+    assert _micro_batch(accumulation) and accumulation.current.count == 2
+
+
+def test_a_first_micro_batch_that_failed_leaves_no_window():
+    accumulation = Accumulation(2)
+    _micro_batch(accumulation, backward=False, step=False, fails=True)
+    assert accumulation.sync
+    assert [_micro_batch(accumulation) for _ in range(4)] == [False, True, False, True]
+
+
+def test_gradients_of_a_window_that_was_not_stepped_stay_in_it():
+    accumulation = Accumulation(2)
+    _micro_batch(accumulation)
+    _micro_batch(accumulation, step=False, fails=True)
+    accumulation.advance()
+    assert accumulation.sync and accumulation.divisor(accumulation.current) == 3
+
+
+def test_an_error_after_the_step_ends_the_window_all_the_same():
+    accumulation = Accumulation(1)
+    _micro_batch(accumulation, fails=True)
+    assert _micro_batch(accumulation) and accumulation.current.count == 1
