@@ -154,6 +154,7 @@ class Accelerator(Preparation, TrainingLoop, Collectives, Processes, Output, Tra
         self.profile_handler: ProfileKwargs | None = handlers.get(ProfileKwargs)
         self.dynamo_plugin = _dynamo(dynamo_backend, dynamo_plugin, self.settings)
         self.session = self._open_session(self._open_world())
+        self.accumulation.alone = not self.use_distributed
         self.schedule_unit: Unit = self.settings["schedule_unit"] or self._default_unit
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer

@@ -104,12 +104,12 @@ class TrainingLoop:
             raise InputError(_not_a_loss(loss))
         accumulation = self.accumulation
         window = accumulation.current
-        if "learning_rate" in kwargs and self._lomo_optimizers():
+        if kwargs and "learning_rate" in kwargs and self._lomo_optimizers():
             if weight is not None:
                 raise UsageError("backward(loss, weight=...) divides at the end of a window; LOMO updates before that.")
             return self.lomo_backward(loss / accumulation.divisor(window), kwargs["learning_rate"])
         if weight is None and window.weight is None:
-            divisor: Any = accumulation.divisor(window)
+            divisor: Any = window.count if accumulation.inside and window.sync else accumulation.steps
         else:
             divisor = self._weighted_divisor(window, weight)
         if accumulation.inside:
@@ -289,7 +289,7 @@ class _MicroBatch:
             raise UsageError(_WINDOWS_APART)
         self._outer = accumulation.current if accumulation.inside else None
         sync = accumulation.advance(self._models)
-        if sync or accumulation.sync_each_batch or not self._loop.session.world.topology.is_distributed:
+        if sync or accumulation.alone or accumulation.sync_each_batch:
             return
         stack = ExitStack()
         for model in self._models:

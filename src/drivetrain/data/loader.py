@@ -156,6 +156,7 @@ class PreparedLoader(DataLoader, Loop):
         full, remainder = 0, -1
         out: list[Any] = []
         loops.enter(self)
+        innermost = loops.refs
         try:
             for batch in batches:
                 if known is not None:
@@ -174,7 +175,10 @@ class PreparedLoader(DataLoader, Loop):
                     state["end_of_data"] = True
                     if remainder >= 0:
                         state["remainder"] = remainder
-                loops.handed_out(self)
+                if innermost and innermost[-1]() is self:  # what `handed_out` looks at first, without the call
+                    state["batches_out"] += 1
+                else:
+                    loops.handed_out(self)
                 out.append(batch)
                 batch = None  # so that it is gone when the user lets go of it
                 yield out.pop()

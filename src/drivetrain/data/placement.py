@@ -45,12 +45,14 @@ def mover(device: Device, non_blocking: bool = False) -> Callable[[Any], Any]:
     """`send_to_device` for one device, made once and called for each batch; a batch that is there already is itself."""
     where = device if isinstance(device, torch.device) else torch.device(device)
 
+    on_cpu = where.type == "cpu"
+
     def there(data: Any) -> bool:
         # Finding that nothing has to move costs less than moving nothing, and a batch made on the CPU for the CPU is
         # the commonest case there is.
         kind = type(data)
         if kind is Tensor:
-            return data.device == where
+            return data.is_cpu if on_cpu else data.device == where
         if kind is dict:
             data = data.values()
         elif kind is not list and kind is not tuple:

@@ -30,12 +30,13 @@ class Loops:
     """The loaders that are being read now, the innermost last. Holds none of them alive."""
 
     def __init__(self) -> None:
-        self._open: list[weakref.ref[Loop]] = []
+        self.refs: list[weakref.ref[Loop]] = []
+        """The open loops; loaders look at the last one."""
 
     def enter(self, loop: Loop) -> None:
         """``loop`` starts an epoch."""
         self.leave(loop)
-        self._open.append(weakref.ref(loop))
+        self.refs.append(weakref.ref(loop))
 
     def handed_out(self, loop: Loop) -> None:
         """``loop`` gives a batch to the user now.
@@ -44,37 +45,37 @@ class Loops:
         exception whose traceback is still alive keeps an iterator open for ever.
         """
         loop.batches_out += 1
-        if self._open and self._open[-1]() is loop:
+        if self.refs and self.refs[-1]() is loop:
             return
         at = self._find(loop)
         if at is None:
-            self._open.append(weakref.ref(loop))
+            self.refs.append(weakref.ref(loop))
         else:
-            del self._open[at + 1 :]
+            del self.refs[at + 1 :]
 
     def leave(self, loop: Loop) -> None:
         """``loop`` has ended; so have those that were opened inside it."""
         at = self._find(loop)
         if at is not None:
-            del self._open[at:]
+            del self.refs[at:]
 
     @property
     def active(self) -> Loop | None:
         """The loop whose batch the user holds, or None outside of loops."""
-        while self._open:
-            loop = self._open[-1]()
+        while self.refs:
+            loop = self.refs[-1]()
             if loop is not None:
                 return loop
-            self._open.pop()
+            self.refs.pop()
         return None
 
     @property
     def open(self) -> list[Loop]:
         """All loops that are being read, the innermost last."""
-        return [loop for ref in self._open if (loop := ref()) is not None]
+        return [loop for ref in self.refs if (loop := ref()) is not None]
 
     def _find(self, loop: Loop) -> int | None:
-        return next((i for i, ref in enumerate(self._open) if ref() is loop), None)
+        return next((i for i, ref in enumerate(self.refs) if ref() is loop), None)
 
 
 class Window:
@@ -141,6 +142,8 @@ class Accumulation:
         self.loops = Loops()
         self.joined = False
         """Whether some ranks may have run out of batches and only answer the reduction of the others' gradients."""
+        self.alone = False
+        """Whether there is one rank only, so that nothing is reduced."""
         self._once = Once()
         self.clear()
 
@@ -149,6 +152,7 @@ class Accumulation:
         self._windows: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Window]] = weakref.WeakKeyDictionary()
         self._anonymous = Window([])
         self.current = self._anonymous
+        self._last: tuple[weakref.ref[Any], Window] | None = None  # nearly every call is for the model of the last one
         self.inside = False
         """Whether the caller is within a micro-batch; outside, a loss is divided by `steps` and nothing is rescaled."""
 
@@ -170,7 +174,11 @@ class Accumulation:
         window.reached_backward = window.stepped = False
         window.count += 1
         window.step += 1
-        loop = self.loops.active if self.sync_with_dataloader else None
+        refs = self.loops.refs
+        loop = None
+        if refs and self.sync_with_dataloader:
+            loop = refs[-1]()  # what `active` looks at first, without the call
+            loop = self.loops.active if loop is None else loop
         if loop is not None and self._ends_data(window, loop):
             window.sync, window.step = True, 0
         else:
@@ -198,6 +206,9 @@ class Accumulation:
     def _window(self, models: tuple[Any, ...]) -> Window:
         if not models:
             return self._anonymous
+        single = len(models) == 1
+        if single and self._last is not None and self._last[0]() is models[0]:
+            return self._last[1]
         others = tuple(id(m) for m in models[1:])
         family = self._windows.get(models[0])
         if family is None:
@@ -205,6 +216,8 @@ class Accumulation:
         window = family.get(others)
         if window is None or any(ref() is None for ref in window.models):
             window = family[others] = Window([weakref.ref(m) for m in models])
+        if single:
+            self._last = (window.models[0], window)
         return window
 
     def _ends_data(self, window: Window, loop: Loop) -> bool:
@@ -214,8 +227,12 @@ class Accumulation:
         ones: as many rows a micro-batch. Without an earlier one, a batch is one micro-batch.
         """
         same_loop = window.loop is not None and window.loop() is loop
-        if not same_loop or window.batch != loop.batches_out:
+        if not same_loop or (window.open_end and window.batch != loop.batches_out):
             self._new_batch(window, loop, same_loop)
+        elif window.batch != loop.batches_out:
+            if window.calls > (window.calls_of_full_batch or 0):
+                window.calls_of_full_batch = window.calls
+            window.batch, window.calls = loop.batches_out, 0
         window.calls += 1
         if not loop.end_of_data:
             return False
