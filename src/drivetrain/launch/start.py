@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
 from drivetrain.core.errors import LaunchError
@@ -39,7 +40,7 @@ class Event:
         self.at = at
 
 
-class Starter:
+class Starter(ABC):
     """Starts the ranks and tells what becomes of them. `report` is a descriptor to wait on."""
 
     def __init__(self) -> None:
@@ -47,11 +48,11 @@ class Starter:
         os.set_blocking(self.report, False)
         self._pending = b""
 
+    @abstractmethod
     def start(
         self, plan: LaunchPlan, command: Command, environ: Mapping[str, str], channels: list[list[Relay]]
     ) -> None:
         """Start all ranks; ``channels`` holds the output and error relay of each."""
-        raise NotImplementedError
 
     def events(self) -> list[Event]:
         """What has happened since the last call.
